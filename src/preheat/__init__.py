@@ -1,0 +1,3 @@
+"""preheat: pretraining recipes you can trust."""
+
+__version__ = "0.1.0"

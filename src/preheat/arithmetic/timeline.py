@@ -1,0 +1,238 @@
+"""One clock for the whole run: from tokens consumed to step, sample, stage, batch, sequence length, mixture and learning rate, exactly.
+
+A boundary (end of a stage, a ramp threshold, the length of the run) takes effect at the first step that starts at or after it, so that
+a step is never split. Everything is computed in integers; a percentage is a share of the run's length in the length's own unit.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+
+from preheat.arithmetic.schedule import LearningRate
+from preheat.recipe import Recipe, Stage
+from preheat.units import Quantity
+
+MAX_SEGMENTS = 100_000
+
+
+@dataclass(frozen=True)
+class Clock:
+    """What has been consumed."""
+
+    tokens: int
+    samples: int
+    steps: int
+
+
+@dataclass(frozen=True)
+class _Bound:
+    """An amount of tokens, samples or steps that may be a fraction: 85% of 1,001 steps."""
+
+    amount: Fraction
+    unit: str
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Consecutive steps that look alike."""
+
+    start: Clock
+    steps: int
+    stage: Stage
+    stage_index: int
+    batch_size: int
+    """Samples per step."""
+    micro_size: int
+    seq_len: int
+    rope_theta: float | None
+
+    def after(self, steps: int) -> Clock:
+        """The clock after the first `steps` steps of this segment."""
+        samples = steps * self.batch_size
+        return Clock(self.start.tokens + samples * self.seq_len, self.start.samples + samples, self.start.steps + steps)
+
+    @property
+    def end(self) -> Clock:
+        return self.after(self.steps)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One optimizer step: what it reads and with which rate it updates."""
+
+    number: int
+    """From 1."""
+    start: Clock
+    end: Clock
+    first_stage_sample: int
+    """Samples of this stage that were consumed before."""
+    segment: Segment
+    lr: float
+
+
+class Timeline:
+    """The run of a recipe as segments of equal steps.
+
+    Raises:
+        ValueError: the recipe describes no run (a stage without an end before the last, thresholds out of order, more
+            warm-up than run); `preheat check` reports the same with file and line.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe = recipe
+        self.segments = tuple(self._walk())
+        self._starts = [segment.start.steps for segment in self.segments]
+        self._first_samples = _first_samples(self.segments)
+        self.end = self.segments[-1].end
+        self.learning_rate = self._learning_rate()
+
+    def step(self, number: int) -> Step:
+        """The step with this number, counted from 1."""
+        if not 1 <= number <= self.end.steps:
+            raise ValueError(f"step {number} is outside of the run's 1 to {self.end.steps}")
+        segment = self.segments[bisect.bisect_right(self._starts, number - 1) - 1]
+        done = number - 1 - segment.start.steps
+        start, end = segment.after(done), segment.after(done + 1)
+        first = start.samples - self._first_samples[segment.stage_index]
+        return Step(number, start, end, first, segment, self.learning_rate(end.tokens))
+
+    def at(self, quantity: Quantity) -> tuple[Clock, Segment]:
+        """The clock at the first step boundary at or after a quantity, and the segment that goes on there (the last at the end)."""
+        amount = self._absolute(quantity)
+        for segment in self.segments:
+            if _count(segment.end, amount.unit) >= amount.amount:
+                per_step = _per_step(segment.batch_size, segment.seq_len, amount.unit)
+                missing = amount.amount - _count(segment.start, amount.unit)
+                clock = segment.after(max(0, math.ceil(missing / per_step)))
+                following = self.segments[min(bisect.bisect_right(self._starts, clock.steps), len(self.segments)) - 1]
+                return clock, following
+        raise ValueError(f"{quantity} is past the end of the run: {self.end.tokens:_} tokens, {self.end.steps:_} steps")
+
+    def tokens(self, quantity: Quantity) -> int:
+        """A length from the start of the run in tokens, exactly, without rounding to a step when it is given in tokens."""
+        return self._tokens(self._absolute(quantity))
+
+    def _tokens(self, bound: _Bound) -> int:
+        for segment in self.segments:
+            if _count(segment.end, bound.unit) >= bound.amount:
+                steps = (bound.amount - _count(segment.start, bound.unit)) / _per_step(segment.batch_size, segment.seq_len, bound.unit)
+                return segment.start.tokens + math.ceil(steps * segment.batch_size * segment.seq_len)
+        raise ValueError(f"{bound.amount} {bound.unit} is longer than the run: {self.end.tokens:_} tokens, {self.end.steps:_} steps")
+
+    def stage_samples(self) -> tuple[int, ...]:
+        """Samples of each stage, in the order of the recipe; they sum to the run."""
+        counts = [0] * len(self._recipe.stage)
+        for segment in self.segments:
+            counts[segment.stage_index] += segment.steps * segment.batch_size
+        return tuple(counts)
+
+    def due(self, step: Step, interval: Quantity) -> bool:
+        """Whether a multiple of an interval is passed in this step."""
+        every = self._absolute(interval)
+        return _count(step.end, every.unit) // every.amount > _count(step.start, every.unit) // every.amount
+
+    def _absolute(self, quantity: Quantity) -> _Bound:
+        """A percentage as an amount of the length's own unit."""
+        if quantity.unit != "%":
+            return _Bound(quantity.amount, quantity.unit)
+        length = self._recipe.schedule.length
+        return _Bound(length.amount * quantity.amount, length.unit)
+
+    def _walk(self) -> Iterator[Segment]:
+        recipe, clock = self._recipe, Clock(0, 0, 0)
+        if recipe.schedule.length.unit == "%" or recipe.schedule.length.amount == 0:
+            raise ValueError(f"schedule.length is {recipe.schedule.length}: give the run a length in tokens, samples or steps")
+        length = self._absolute(recipe.schedule.length)
+        ends = [self._stage_end(index) for index in range(len(recipe.stage))]
+        thresholds = [(self._absolute(ramp.at), ramp.size) for ramp in recipe.batch.ramp]
+        stage_index, produced = 0, 0
+        while _count(clock, length.unit) < length.amount:
+            while stage_index < len(ends) - 1 and _reached(clock, ends[stage_index]):
+                stage_index += 1
+            stage = recipe.stage[stage_index]
+            batch_size = stage.global_size or self._ramped(clock, thresholds)
+            seq_len = stage.seq_len or recipe.batch.seq_len
+            pending = [length, *ends[stage_index:-1], *(at for at, _ in thresholds)]
+            steps = min(
+                math.ceil((bound.amount - _count(clock, bound.unit)) / _per_step(batch_size, seq_len, bound.unit))
+                for bound in pending
+                if not _reached(clock, bound)
+            )
+            segment = Segment(
+                start=clock,
+                steps=steps,
+                stage=stage,
+                stage_index=stage_index,
+                batch_size=batch_size,
+                micro_size=stage.micro_size or recipe.batch.micro_size,
+                seq_len=seq_len,
+                rope_theta=stage.rope_theta or recipe.model.rope_theta,
+            )
+            yield segment
+            clock, produced = segment.end, produced + 1
+            if produced > MAX_SEGMENTS:
+                raise ValueError(f"more than {MAX_SEGMENTS:_} changes of stage and batch size")
+
+    def _stage_end(self, index: int) -> _Bound:
+        stages = self._recipe.stage
+        until = stages[index].until
+        if until is None:
+            if index < len(stages) - 1:
+                raise ValueError(f"stage {stages[index].name} has no `until` and is not the last")
+            return self._absolute(self._recipe.schedule.length)
+        return self._absolute(until)
+
+    def _ramped(self, clock: Clock, thresholds: list[tuple[_Bound, int]]) -> int:
+        size = self._recipe.batch.global_size
+        for at, ramped in thresholds:
+            if _reached(clock, at):
+                size = ramped
+        return size
+
+    def _learning_rate(self) -> LearningRate:
+        schedule = self._recipe.schedule
+        warmup, total = self.tokens(schedule.warmup), self.end.tokens
+        shape: str | None = schedule.decay
+        start = warmup
+        if schedule.decay == "wsd":
+            assert schedule.decay_length is not None and schedule.decay_shape is not None, "checked before"
+            shape, start = schedule.decay_shape, total - self._tail_tokens(schedule.decay_length)
+        elif schedule.decay == "constant":
+            shape = None
+        if not warmup <= start <= total:
+            raise ValueError(
+                f"the decay starts at {start:_} tokens, and must lie between the end of the warm-up at {warmup:_} and the end of the run at {total:_}"
+            )
+        return LearningRate(schedule.peak_lr, schedule.final_lr, warmup, start, total, shape)
+
+    def _tail_tokens(self, quantity: Quantity) -> int:
+        """A length counted back from the end of the run, in tokens."""
+        amount = self._absolute(quantity)
+        rest = _count(self.end, amount.unit) - amount.amount
+        if rest < 0:
+            raise ValueError(f"{quantity} is longer than the run: {self.end.tokens:_} tokens, {self.end.steps:_} steps")
+        return self.end.tokens - self._tokens(_Bound(rest, amount.unit))
+
+
+def _count(clock: Clock, unit: str) -> int:
+    return {"tokens": clock.tokens, "samples": clock.samples, "steps": clock.steps}[unit]
+
+
+def _per_step(batch_size: int, seq_len: int, unit: str) -> int:
+    return {"tokens": batch_size * seq_len, "samples": batch_size, "steps": 1}[unit]
+
+
+def _reached(clock: Clock, bound: _Bound) -> bool:
+    return Fraction(_count(clock, bound.unit)) >= bound.amount
+
+
+def _first_samples(segments: tuple[Segment, ...]) -> dict[int, int]:
+    """Stage index -> samples consumed before the stage began."""
+    first: dict[int, int] = {}
+    for segment in segments:
+        first.setdefault(segment.stage_index, segment.start.samples)
+    return first

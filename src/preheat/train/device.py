@@ -1,0 +1,64 @@
+"""What the machine can do: which number format it multiplies natively, and how fast it multiplies."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+
+from preheat.recipe import Precision
+
+
+@dataclass(frozen=True)
+class Device:
+    """The device of a run and how it computes."""
+
+    torch_device: torch.device
+    name: str
+    compute: torch.dtype
+    reason: str
+    """Why this number format."""
+
+    def autocast(self) -> torch.autocast:
+        """The context that the forward pass runs in."""
+        return torch.autocast(self.torch_device.type, self.compute, enabled=self.compute != torch.float32)
+
+    @property
+    def compute_name(self) -> str:
+        return {torch.float32: "fp32", torch.bfloat16: "bf16"}[self.compute]
+
+
+def choose(precision: Precision) -> Device:
+    """The first GPU if there is one, else the CPU, with the number format that the recipe asks for."""
+    gpu = torch.cuda.is_available()
+    device = torch.device("cuda", 0) if gpu else torch.device("cpu")
+    name = torch.cuda.get_device_name(0) if gpu else _cpu_name()
+    if precision.compute != "auto":
+        dtype = torch.bfloat16 if precision.compute == "bf16" else torch.float32
+        return Device(device, name, dtype, "the recipe says so")
+    native = torch.cuda.is_bf16_supported(including_emulation=False) if gpu else _cpu_has_bf16()
+    if native:
+        return Device(device, name, torch.bfloat16, "the device multiplies bf16 natively")
+    return Device(device, name, torch.float32, "the device has no native bf16 multiplication")
+
+
+def matmul_peak(device: Device, size: int = 2048, seconds: float = 0.4) -> float:
+    """The best rate seen in multiplying two square matrices of the compute format, in FLOP/s: what MFU is measured against."""
+    left, right = (torch.randn(size, size, device=device.torch_device, dtype=device.compute) for _ in range(2))
+    best, begin = float("inf"), time.perf_counter()
+    while time.perf_counter() - begin < seconds:
+        start = time.perf_counter()
+        left @ right
+        if device.torch_device.type == "cuda":
+            torch.cuda.synchronize()
+        best = min(best, time.perf_counter() - start)
+    return 2 * size**3 / best
+
+
+def _cpu_has_bf16() -> bool:
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
+def _cpu_name() -> str:
+    return f"CPU ({torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads)"

@@ -1,0 +1,103 @@
+"""The folder of a run: what it trains, on what, and where its records lie. It belongs to one recipe and one data set."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from preheat.errors import refuse
+from preheat.recipe import Loaded, Recipe, fingerprint
+from preheat.train.files import read_json, write_json
+
+SCHEMA = "preheat.run/1"
+
+
+class RunFolder:
+    """Paths of a run folder and its identity."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.recipe_file = path / "recipe.json"
+        self.environment_file = path / "environment.json"
+        self.plan_file = path / "plan.json"
+        self.data_file = path / "data.json"
+        self.metrics_file = path / "metrics.jsonl"
+        self.events_file = path / "events.jsonl"
+        self.evaluation_file = path / "evaluation.json"
+        self.report_file = path / "report.html"
+        self.checkpoints = path / "checkpoints"
+        self.tensorboard = path / "tensorboard"
+
+    def open(self, loaded: Loaded, data_fingerprint: str) -> bool:
+        """Create the folder for this recipe and data, or recognise it as theirs. True when it was there before.
+
+        Raises:
+            PreheatError: the folder holds something else, or a run of another recipe or of other data; nothing is changed.
+        """
+        if self.recipe_file.is_file():
+            self._recognise(loaded.recipe, data_fingerprint)
+            return True
+        if self.path.exists() and any(entry.suffix != ".partial" for entry in self.path.iterdir()):
+            refuse("run.folder", f"{self.path} is not empty and holds no run", "", "Choose another --run folder")
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.checkpoints.mkdir(exist_ok=True)
+        identity = {
+            "schema": SCHEMA,
+            "name": loaded.recipe.name,
+            "fingerprint": fingerprint(loaded.recipe),
+            "data_fingerprint": data_fingerprint,
+            "recipe": loaded.recipe.model_dump(mode="json"),
+            "origins": {key: asdict(origin) for key, origin in loaded.origins.items()},
+        }
+        write_json(self.recipe_file, identity)
+        return False
+
+    def identity(self) -> dict[str, Any]:
+        """What `recipe.json` says.
+
+        Raises:
+            PreheatError: this is no run folder.
+        """
+        if not self.recipe_file.is_file():
+            refuse("run.folder", f"{self.path} is no run folder: it has no recipe.json", "", "Give the folder that `preheat train` wrote")
+        identity = read_json(self.recipe_file)
+        if identity.get("schema") != SCHEMA:
+            refuse("run.folder", f"{self.recipe_file} has schema {identity.get('schema')!r}", f"this version reads {SCHEMA!r}")
+        return dict(identity)
+
+    def recipe(self) -> Recipe:
+        """The recipe that this run trains."""
+        return Recipe.model_validate(self.identity()["recipe"])
+
+    def _recognise(self, recipe: Recipe, data_fingerprint: str) -> None:
+        identity = self.identity()
+        if identity["fingerprint"] != fingerprint(recipe):
+            changed = [key for key, _, _ in differences(identity["recipe"], recipe.model_dump(mode="json"))]
+            shown = ", ".join(
+                f"{key}: {old!r} -> {new!r}" for key, old, new in differences(identity["recipe"], recipe.model_dump(mode="json"))[:5]
+            )
+            more = f" and {len(changed) - 5} more" if len(changed) > 5 else ""
+            refuse(
+                "run.other-recipe",
+                f"{self.path} is a run of another recipe ({shown}{more})",
+                f"fingerprints {identity['fingerprint'][:12]} and {fingerprint(recipe)[:12]}",
+                "Take the recipe back to what the run has, or choose another --run folder",
+            )
+        if identity["data_fingerprint"] != data_fingerprint:
+            refuse(
+                "run.other-data",
+                f"{self.path} was trained on data {identity['data_fingerprint'][:12]}",
+                f"the prepared data is {data_fingerprint[:12]}",
+                "Give the data folder that the run started with, or choose another --run folder",
+            )
+
+
+def differences(old: Any, new: Any, prefix: str = "") -> list[tuple[str, Any, Any]]:
+    """Dotted keys at which two JSON values differ, with both values."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        keys = list(dict.fromkeys([*old, *new]))
+        return [d for key in keys for d in differences(old.get(key), new.get(key), f"{prefix}.{key}" if prefix else key)]
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        return [d for i, (a, b) in enumerate(zip(old, new, strict=True)) for d in differences(a, b, f"{prefix}.{i}")]
+    return [] if old == new else [(prefix, old, new)]
