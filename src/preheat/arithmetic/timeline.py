@@ -114,13 +114,13 @@ class Timeline:
 
     def tokens(self, quantity: Quantity) -> int:
         """A length from the start of the run in tokens, exactly, without rounding to a step when it is given in tokens."""
-        return self._tokens(self._absolute(quantity))
+        return math.ceil(self._tokens(self._absolute(quantity)))
 
-    def _tokens(self, bound: _Bound) -> int:
+    def _tokens(self, bound: _Bound) -> Fraction:
         for segment in self.segments:
             if _count(segment.end, bound.unit) >= bound.amount:
                 steps = (bound.amount - _count(segment.start, bound.unit)) / _per_step(segment.batch_size, segment.seq_len, bound.unit)
-                return segment.start.tokens + math.ceil(steps * segment.batch_size * segment.seq_len)
+                return segment.start.tokens + steps * segment.batch_size * segment.seq_len
         raise ValueError(f"{bound.amount} {bound.unit} is longer than the run: {self.end.tokens:_} tokens, {self.end.steps:_} steps")
 
     def stage_samples(self) -> tuple[int, ...]:
@@ -215,7 +215,7 @@ class Timeline:
         rest = _count(self.end, amount.unit) - amount.amount
         if rest < 0:
             raise ValueError(f"{quantity} is longer than the run: {self.end.tokens:_} tokens, {self.end.steps:_} steps")
-        return self.end.tokens - self._tokens(_Bound(rest, amount.unit))
+        return self.end.tokens - math.floor(self._tokens(_Bound(rest, amount.unit)))
 
 
 def _count(clock: Clock, unit: str) -> int:

@@ -86,8 +86,11 @@ def load(name: str, sets: tuple[str, ...] = ()) -> Loaded:
     merged: dict[str, Any] = {}
     origins: dict[str, Origin] = {}
     for layer in reversed(layers):
+        before = dict(_values(merged))
         _merge(merged, layer.values)
-        for key in _leaves(layer.values):
+        for key, value in _values(layer.values):
+            if layer.label == "--set" and key in before and before[key] == value:
+                continue  # an untouched neighbour in a list that was copied whole
             for old in [k for k in origins if k.startswith(key + ".") or key.startswith(k + ".")]:
                 del origins[old]
             origins[key] = _origin(layer, key)
@@ -96,7 +99,7 @@ def load(name: str, sets: tuple[str, ...] = ()) -> Loaded:
         recipe = Recipe.model_validate(merged)
     except ValidationError as error:
         raise PreheatError(*_problems(error, origins, layers)) from None
-    for key in _leaves(recipe.model_dump(mode="json")):
+    for key, _ in _values(recipe.model_dump(mode="json")):
         origins.setdefault(key, Origin("default"))
     folder = path.parent if path.exists() else Path.cwd()
     return Loaded(recipe, origins, tuple(layer.label for layer in layers[1:]), folder)
@@ -264,13 +267,13 @@ def _merge(into: dict[str, Any], values: dict[str, Any]) -> None:
             into[key] = json_copy(value)
 
 
-def _leaves(value: Any, prefix: str = "") -> list[str]:
-    """Dotted keys of all leaves; entries of lists of tables are addressed by number."""
+def _values(value: Any, prefix: str = "") -> list[tuple[str, Any]]:
+    """Dotted keys and values of all leaves; entries of lists of tables are addressed by number."""
     if isinstance(value, dict) and value:
-        return [leaf for key, entry in value.items() for leaf in _leaves(entry, f"{prefix}.{key}" if prefix else str(key))]
+        return [leaf for key, entry in value.items() for leaf in _values(entry, f"{prefix}.{key}" if prefix else str(key))]
     if isinstance(value, list) and value and all(isinstance(entry, dict) for entry in value):
-        return [leaf for i, entry in enumerate(value) for leaf in _leaves(entry, f"{prefix}.{i}")]
-    return [prefix]
+        return [leaf for i, entry in enumerate(value) for leaf in _values(entry, f"{prefix}.{i}")]
+    return [(prefix, value)] if prefix else []
 
 
 def _origin(layer: _Layer, key: str) -> Origin:
@@ -296,7 +299,7 @@ def _line(layer: _Layer, parts: list[str]) -> int | None:
 
 def _forget_replaced_lists(origins: dict[str, Origin], layer: _Layer) -> None:
     """A list that a layer writes replaces its parent's list: drop origins of entries that are gone."""
-    written = set(_leaves(layer.values))
+    written = {key for key, _ in _values(layer.values)}
     for key in list(origins):
         parts = key.split(".")
         for depth, part in enumerate(parts):
@@ -335,10 +338,8 @@ def _unknown_key(location: list[str], where: Where) -> Problem:
     known = _fields_at(location[:-1])
     near = difflib.get_close_matches(location[-1], known, 1, 0.5)
     elsewhere = [f"{table}.{location[-1]}" for table in Recipe.model_fields if location[-1] in _fields_at([table])]
-    if near:
-        hint = f"Did you mean {near[0]}?"
-    elif elsewhere:
-        hint = f"Did you mean {elsewhere[0]}?"
+    if near or elsewhere:
+        hint = f"Did you mean {(elsewhere + near)[0]}?"
     else:
         hint = f"Known here: {', '.join(sorted(known))}" if known else ""
     return Problem("recipe.unknown-key", f"unknown key {location[-1]!r}", "", hint, where)
