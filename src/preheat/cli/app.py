@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 
-import click
 import typer
 
 from preheat.cli import check, data, evaluate, recipes, report, sample, schema, show, timeline, train
@@ -26,20 +25,7 @@ app.add_typer(data.app, name="data")
 def main() -> None:
     """Run the program. Exit code 0: done; 1: a finding or a failed run; 2: wrong usage or input."""
     try:
-        code = app(standalone_mode=False)
+        app()
     except PreheatError as error:
         complain(error.problems)
         sys.exit(error.exit_code)
-    except click.exceptions.NoArgsIsHelpError as error:
-        error.show()
-        sys.exit(2)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(2)
-    except (click.Abort, KeyboardInterrupt):
-        print("interrupted", file=sys.stderr)
-        sys.exit(130)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(0)
-    sys.exit(code or 0)

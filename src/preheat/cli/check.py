@@ -39,7 +39,9 @@ def run(recipe: MaybeRecipe = None, sets: Sets = None, explain: Explain = None, 
 def _report(recipe: str, problems: list[Problem]) -> None:
     for problem in problems:
         print(f"{problem.severity}: {problem}")
-    counts = [f"{n} {kind}{'s' if n > 1 else ''}" for kind in ("error", "warning", "note") if (n := sum(p.severity == kind for p in problems))]
+    counts = [
+        f"{n} {kind}{'s' if n > 1 else ''}" for kind in ("error", "warning", "note") if (n := sum(p.severity == kind for p in problems))
+    ]
     print(f"{recipe}: {', '.join(counts) or 'nothing to complain about'} ({len(RULES)} rules)")
 
 

@@ -8,7 +8,9 @@ from typing import Annotated
 import typer
 
 RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe of the catalog, or the path of a .toml file.")]
-Sets = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a value: --set schedule.peak_lr=1e-3 (repeatable).")]
+Sets = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a value: --set schedule.peak_lr=1e-3 (repeatable).")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON of a stable shape.")]
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
 DataPath = Annotated[Path | None, typer.Option("--data", metavar="FOLDER", help="The prepared data [default: prepared/NAME].")]

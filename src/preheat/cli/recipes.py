@@ -14,7 +14,9 @@ def run(as_json: AsJson = False) -> None:
     rows = []
     for name, description in catalog().items():
         recipe = load(name).recipe
-        rows.append({"name": name, "description": description, "parameters": parameters(recipe.model).total, "length": str(recipe.schedule.length)})
+        rows.append(
+            {"name": name, "description": description, "parameters": parameters(recipe.model).total, "length": str(recipe.schedule.length)}
+        )
     if as_json:
         print_json({"schema": "preheat.recipes/1", "recipes": rows})
         return

@@ -53,7 +53,10 @@ def _listing(loaded: Loaded, values: dict[str, Any]) -> str:
     blocks = []
     scalars = {key: value for key, value in values.items() if not isinstance(value, dict | list)}
     for title, part, prefix in [("", scalars, ""), *((f"[{key}]", value, key) for key, value in values.items() if key not in scalars)]:
-        rows = [[key.removeprefix(prefix).lstrip("."), _text(value), str(loaded.origins[key]), loaded.origins[key].note] for key, value in _flat(part, prefix)]
+        rows = [
+            [key.removeprefix(prefix).lstrip("."), _text(value), str(loaded.origins[key]), loaded.origins[key].note]
+            for key, value in _flat(part, prefix)
+        ]
         if rows:
             blocks.append((title + "\n" if title else "") + table(rows, "  " if title else ""))
     return "\n\n".join(blocks)
@@ -76,7 +79,15 @@ def _summary(derived: dict[str, Any]) -> str:
     rows = [
         ["parameters", f"{derived['parameters']['total']:_}", ""],
         ["tokens", f"{derived['total_tokens']:_}", f"in {derived['total_steps']:_} steps"],
-        ["FLOPs per token", rounded(flops["causal"]), f"causal; {rounded(flops['full_square'])} full square, {rounded(flops['megatron'])} Megatron-LM"],
-        ["data-parallel", str(derived["layout"]["dense_dp"]), f"on {derived['layout']['ranks']} ranks; experts {derived['layout']['expert_dp']}"],
+        [
+            "FLOPs per token",
+            rounded(flops["causal"]),
+            f"causal; {rounded(flops['full_square'])} full square, {rounded(flops['megatron'])} Megatron-LM",
+        ],
+        [
+            "data-parallel",
+            str(derived["layout"]["dense_dp"]),
+            f"on {derived['layout']['ranks']} ranks; experts {derived['layout']['expert_dp']}",
+        ],
     ]
     return "\nderived\n" + table(rows, "  ")

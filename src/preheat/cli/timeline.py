@@ -13,7 +13,10 @@ from preheat.errors import refuse
 from preheat.recipe import load
 from preheat.units import Quantity
 
-At = Annotated[str | None, typer.Option("--at", metavar="MOMENT", help='A moment: "2000 steps", "85%", "20B tokens" [default: where anything changes].')]
+At = Annotated[
+    str | None,
+    typer.Option("--at", metavar="MOMENT", help='A moment: "2000 steps", "85%", "20B tokens" [default: where anything changes].'),
+]
 
 
 def run(recipe: RecipeName, at: At = None, sets: Sets = None, as_json: AsJson = False) -> None:
@@ -29,7 +32,9 @@ def run(recipe: RecipeName, at: At = None, sets: Sets = None, as_json: AsJson = 
     except ValueError as error:
         refuse("run.timeline", str(error), "", "")
     if as_json:
-        print_json({"schema": "preheat.timeline/1", **moments[0]} if at is not None else {"schema": "preheat.timeline/1", "moments": moments})
+        print_json(
+            {"schema": "preheat.timeline/1", **moments[0]} if at is not None else {"schema": "preheat.timeline/1", "moments": moments}
+        )
         return
     header = ["step", "tokens", "samples", "lr", "stage", "batch", "seq_len", "rope base", "mix"]
     rows = [

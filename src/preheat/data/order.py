@@ -88,6 +88,15 @@ class SampleOrder:
         rows = np.stack([self.sample(stage, index) for index in range(first, first + size)])
         return rows[:, :-1], rows[:, 1:]
 
+    def consumed(self, most: int) -> Ids:
+        """The tokens that the run reads, in order, up to `most` of them."""
+        parts, left = [], most
+        for stage, plan in enumerate(self._stages):
+            for index in range(min(plan.samples, -(-left // plan.seq_len))):
+                parts.append(self.sample(stage, index)[:-1])
+                left -= plan.seq_len
+        return np.concatenate(parts)[:most]
+
     def _plan(self) -> tuple[list[dict[str, int]], dict[str, Usage]]:
         """Position of each source at the start of each stage, and what the run takes from it altogether."""
         position = dict.fromkeys(self._streams, 0)

@@ -214,8 +214,8 @@ class Evaluation(Table):
 
     every: Amount | None = None
     """Held-out loss at this interval; only at stage ends when absent."""
-    held_out_tokens: Count = 16_384
-    """Tokens per source for the measurement inside the run; the final one reads all."""
+    held_out_tokens: Count = 4_096
+    """Tokens per source for a measurement inside the run; `preheat evaluate` reads all."""
     questions: Annotated[int, Field(ge=0)] = 200
     """Multiple-choice questions made from the held-out text: which of four continuations is the real one."""
 

@@ -38,8 +38,8 @@ class Judge(Protocol):
     def judge(self, record: Record) -> Record | None: ...
 
 
-Evaluator = Callable[[Transformer, Step, bool], Record]
-"""(model, step, is the run over) -> per source `{"loss", "bits_per_byte", ...}`."""
+Evaluator = Callable[[Transformer, Step], Record]
+"""(model, step) -> per source `{"loss", "bits_per_byte", ...}`."""
 
 
 @dataclass
@@ -71,7 +71,7 @@ class Trainer:
             record = self._train_step(step)
             self.done = step.number
             if self._measurement_due(step):
-                record["held_out"] = self.evaluate(self.model, step, step.end == self.timeline.end)
+                record["held_out"] = self.evaluate(self.model, step)
             self._tell(record)
             if self._save_due(step):
                 self._save(step)

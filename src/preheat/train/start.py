@@ -15,7 +15,7 @@ import preheat
 from preheat.arithmetic import Timeline, flops_per_token, layout, parameters, smallest_world
 from preheat.data import IndexedDataset, Manifest, SampleOrder, StageSamples
 from preheat.errors import refuse
-from preheat.model import Transformer, init_weights
+from preheat.model import build
 from preheat.recipe import Loaded, Recipe
 from preheat.train import checkpoint
 from preheat.train.device import Device, choose, matmul_peak
@@ -55,19 +55,17 @@ def start(
     folder = RunFolder(run)
     there = folder.open(loaded, manifest.fingerprint)
     device = choose(recipe.precision)
-    model = Transformer(recipe.model)
-    init_weights(model, recipe.model, recipe.seed)
-    model.to(device.torch_device)
+    model = build(recipe.model, recipe.seed, device.torch_device)
     optimizer = build_optimizer(model, recipe.optimizer)
     found, damaged = checkpoint.newest(folder.checkpoints)
     if found:
         checkpoint.load(found, model, optimizer)
     checkpoint.retain(folder.checkpoints, sys.maxsize)
     done = found.step if found else 0
-    environment, changed = _environment(folder, device, recipe, manifest)
+    environment, changed = _environment(folder, device, recipe, manifest, data)
     if not folder.plan_file.is_file():
         write_json(folder.plan_file, plan(recipe, timeline, order))
-        write_json(folder.data_file, manifest.to_json())
+        write_json(folder.data_file, asdict(manifest))
     sinks, judge = listeners(folder, done)
     evaluate = evaluator(manifest, device)
     trainer = Trainer(
@@ -106,15 +104,7 @@ def sample_order(recipe: Recipe, manifest: Manifest, data: Path) -> tuple[Sample
     """The order of samples and the timeline of a recipe over prepared data."""
     timeline = Timeline(recipe)
     names = list(dict.fromkeys(name for stage in recipe.stage for name in stage.mix))
-    missing = [name for name in names if name not in manifest.sources]
-    if missing:
-        refuse(
-            "data.sources",
-            f"the data in {data} has no source {', '.join(missing)}",
-            f"it has {', '.join(manifest.sources)}",
-            "Prepare the data of this recipe",
-        )
-    datasets = {name: IndexedDataset(data / manifest.sources[name].train.prefix) for name in names}
+    datasets = {name: IndexedDataset(data / manifest.source(name).train.prefix) for name in names}
     stages = [
         StageSamples(stage.mix, stage.seq_len or recipe.batch.seq_len, samples)
         for stage, samples in zip(recipe.stage, timeline.stage_samples(), strict=True)
@@ -152,7 +142,7 @@ def plan(recipe: Recipe, timeline: Timeline, order: SampleOrder) -> Record:
 def _refuse_small_corpus(recipe: Recipe, timeline: Timeline, manifest: Manifest) -> None:
     """One batch must not read a text twice: the sources of a stage hold at least the tokens of its largest batch."""
     for segment in timeline.segments:
-        available = sum(manifest.sources[name].train.tokens for name in segment.stage.mix)
+        available = sum(manifest.source(name).train.tokens for name in segment.stage.mix)
         needed = segment.batch_size * segment.seq_len
         if available < needed:
             refuse(
@@ -163,7 +153,7 @@ def _refuse_small_corpus(recipe: Recipe, timeline: Timeline, manifest: Manifest)
             )
 
 
-def _environment(folder: RunFolder, device: Device, recipe: Recipe, manifest: Manifest) -> tuple[Record, list[str]]:
+def _environment(folder: RunFolder, device: Device, recipe: Recipe, manifest: Manifest, data: Path) -> tuple[Record, list[str]]:
     """The machine and software of the run, kept from its first start, and what is different now."""
     now: Record = {
         "schema": "preheat.environment/1",
@@ -176,6 +166,7 @@ def _environment(folder: RunFolder, device: Device, recipe: Recipe, manifest: Ma
         "threads": torch.get_num_threads(),
         "precision": device.compute_name,
         "precision_reason": device.reason,
+        "data": str(data.resolve()),
         "data_fingerprint": manifest.fingerprint,
         "parameters": {"total": parameters(recipe.model).total, "active": parameters(recipe.model).active},
         "layout": asdict(layout(recipe.parallel, 1)),

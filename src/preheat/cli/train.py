@@ -1,0 +1,108 @@
+"""`preheat train`: start a run or continue it."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from preheat.check import check
+from preheat.cli.options import AsJson, DataPath, RecipeName, Sets, data_folder
+from preheat.cli.output import complain, print_json
+from preheat.errors import PreheatError
+from preheat.recipe import Loaded, load
+
+if TYPE_CHECKING:
+    from preheat.train import Evaluator, Trainer
+
+RunOption = Annotated[Path | None, typer.Option("--run", metavar="FOLDER", help="The folder of the run [default: runs/NAME].")]
+
+
+def run(recipe: RecipeName, data: DataPath = None, run: RunOption = None, sets: Sets = None, as_json: AsJson = False) -> None:
+    """Train a recipe on prepared data. The same command continues an interrupted run."""
+    loaded = load(recipe, tuple(sets or ()))
+    problems = check(loaded)
+    errors = [problem for problem in problems if problem.severity == "error"]
+    if errors:
+        raise PreheatError(*errors)
+    complain([problem for problem in problems if problem.severity == "warning"])
+    stop = _StopSignal()
+    trainer = _start(loaded, data_folder(data, loaded.recipe.name), run or Path("runs") / loaded.recipe.name, stop)
+    try:
+        complete = trainer.run()
+        if complete and not stop.already_complete:
+            trainer.event("finish", "the run is complete")
+    finally:
+        for sink in trainer.sinks:
+            sink.close()
+    last = _last_record(trainer)
+    if as_json:
+        print_json({"schema": "preheat.train/1", "complete": complete, "run": str(trainer.folder.path), **last})
+    elif complete:
+        print(
+            f"{trainer.folder.path}: complete after {trainer.done:_} steps, loss {last['loss']:.4f}. Next: preheat evaluate {trainer.folder.path}"
+        )
+    else:
+        print(f"{trainer.folder.path}: stopped and saved after step {trainer.done:_}; the same command continues")
+    raise typer.Exit(0 if complete else 1)
+
+
+def _start(loaded: Loaded, data: Path, folder: Path, stop: _StopSignal) -> Trainer:
+    from preheat.arithmetic import Step, Timeline
+    from preheat.data import Manifest, Tokenizer, held_out_tokens
+    from preheat.evaluate import held_out, score_record
+    from preheat.model import Transformer
+    from preheat.monitor import Console, JsonLines, SpikeDetector, read_lines
+    from preheat.monitor.tensorboard import TensorBoard
+    from preheat.train import Device, Judge, Record, RunFolder, Sink, start
+
+    timeline = Timeline(loaded.recipe)
+
+    def listeners(place: RunFolder, done: int) -> tuple[list[Sink], Judge]:
+        lines = JsonLines(place.path)
+        lines.truncate_after(done)
+        stop.already_complete = done == timeline.end.steps
+        detector = SpikeDetector()
+        detector.replay(read_lines(place.metrics_file).records)
+        board = TensorBoard(place.tensorboard, timeline.step(done).end.tokens if done else None)
+        return [lines, board, Console(timeline.end.tokens)], detector
+
+    def evaluator(manifest: Manifest, device: Device) -> Evaluator:
+        texts, token_bytes = held_out_tokens(manifest, data), Tokenizer.load(data).byte_lengths()
+
+        def measure(model: Transformer, step: Step) -> Record:
+            segment, most = step.segment, loaded.recipe.evaluation.held_out_tokens
+            with device.autocast():
+                scores = held_out(model, texts, token_bytes, seq_len=segment.seq_len, rope_theta=segment.rope_theta, max_tokens=most)
+            return {source: score_record(score) for source, score in scores.items()}
+
+        return measure
+
+    return start(loaded, data, folder, listeners, evaluator, stop)
+
+
+def _last_record(trainer: Trainer) -> dict[str, object]:
+    from preheat.monitor import read_lines
+
+    return read_lines(trainer.folder.metrics_file).records[-1]
+
+
+class _StopSignal:
+    """Ctrl-C or SIGTERM once: finish the step, save and stop. Ctrl-C twice: stop at once."""
+
+    def __init__(self) -> None:
+        self.requested = False
+        self.already_complete = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._receive)
+
+    def __call__(self) -> bool:
+        return self.requested
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self.requested and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.requested = True

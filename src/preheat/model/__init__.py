@@ -1,0 +1,8 @@
+"""The model on one device: plain modules, their initial weights, and text generation. Knows nothing of data, training or parallelism."""
+
+from preheat.model.generate import generate
+from preheat.model.inference import inference
+from preheat.model.init import build, init_weights
+from preheat.model.transformer import Cache, Transformer
+
+__all__ = ["Cache", "Transformer", "build", "generate", "inference", "init_weights"]

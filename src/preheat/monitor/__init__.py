@@ -1,0 +1,19 @@
+"""Numbers in, verdicts out: spikes, throughput, and one file per sink. TensorBoard has a module of its own, so that this needs no torch."""
+
+from preheat.monitor.console import Console
+from preheat.monitor.jsonl import JsonLines, Lines, read_lines
+from preheat.monitor.spikes import SpikeDetector, Verdict
+from preheat.monitor.throughput import Pace, Smoothed, duration, model_flops_utilization
+
+__all__ = [
+    "Console",
+    "JsonLines",
+    "Lines",
+    "Pace",
+    "Smoothed",
+    "SpikeDetector",
+    "Verdict",
+    "duration",
+    "model_flops_utilization",
+    "read_lines",
+]

@@ -1,0 +1,148 @@
+"""Spikes of the loss and of the gradient norm, judged against the recent past by median and median absolute deviation.
+
+Mean and standard deviation go blind after the first outlier: in the BLOOM spike of 12 April 2022 (step 31,219: loss 5.10 after 2.20) the
+next loss, 3.49, is within six standard deviations of a window that holds the 5.10. Here a flagged value stays out of the window, and
+the median would hardly move if it did not.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Literal
+
+WINDOW = 128
+"""Steps of history; as in OLMo-core and llm.c."""
+MIN_HISTORY = 64
+"""No verdict before this many steps of a stage; as in OLMo-core."""
+THRESHOLD = 6.0
+"""Standard deviations above the median; as in OLMo-core."""
+NEW_LEVEL = 64
+"""A value that has been flagged for so many steps on end is no spike but the new level. BLOOM's spike was over after 30."""
+_SIGMA_PER_MAD = 1.4826
+"""A normal distribution's standard deviation over its median absolute deviation: 1 / 0.6745."""
+
+Kind = Literal["loss", "grad_norm"]
+_NAMES = {"loss": "loss", "grad_norm": "gradient norm"}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A step whose `value` is far above what the recent past lets expect."""
+
+    kind: Kind
+    value: float
+    """NaN where the step's value was not finite."""
+    expected: float
+    """The median of the window; NaN before there is a history."""
+    score: float
+    """How many standard deviations above it."""
+    streak: int
+    """1 at the first step of the spike, 2 at the next."""
+
+    def __str__(self) -> str:
+        if math.isnan(self.value):
+            return f"{_NAMES[self.kind]} is not finite, expected {self.expected:.4g}"
+        return f"{_NAMES[self.kind]} {self.value:.4g}, expected {self.expected:.4g} ({self.score:.1f} standard deviations above)"
+
+
+class SpikeDetector:
+    """Judges each step's loss and gradient norm. Its state is a function of the steps it has seen, so `replay` restores it exactly.
+
+    A stage has a history of its own, since another mixture has another loss. The gradient norm is judged by its logarithm: it is a
+    scale, and its spread is a factor.
+    """
+
+    def __init__(self) -> None:
+        self._stage: object = None
+        self._loss = _Series(floor=0.01)
+        self._log_norm = _Series(floor=0.05)
+
+    def replay(self, records: Iterable[dict[str, Any]]) -> None:
+        """Take in the metrics of the steps that are behind."""
+        for record in records:
+            self.observe(record)
+
+    def observe(self, record: dict[str, Any]) -> tuple[Verdict, ...]:
+        """Judge a step's `loss` and `grad_norm` (null or NaN where not finite) within its `stage`, and remember them."""
+        if record["stage"] != self._stage:
+            self._stage = record["stage"]
+            self._loss.forget()
+            self._log_norm.forget()
+        loss, norm = _number(record["loss"]), _number(record["grad_norm"])
+        found = []
+        if finding := self._loss.judge(loss):
+            found.append(Verdict("loss", loss, finding.expected, finding.score, finding.streak))
+        if finding := self._log_norm.judge(math.log(max(norm, 1e-30)) if math.isfinite(norm) else math.nan):
+            found.append(Verdict("grad_norm", norm, math.exp(finding.expected), finding.score, finding.streak))
+        return tuple(found)
+
+    def judge(self, record: dict[str, Any]) -> dict[str, Any] | None:
+        """Observe a step; at the first step of a spike, the `kind`, `cause`, `evidence` and `action` of the event to log."""
+        new = [verdict for verdict in self.observe(record) if verdict.streak == 1]
+        if not new:
+            return None
+        cause = " and ".join(_NAMES[verdict.kind] for verdict in new)
+        return {"kind": "spike", "cause": f"spike of the {cause}", "evidence": "; ".join(map(str, new)), "action": "none, training goes on"}
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None or not math.isfinite(value) else value
+
+
+@dataclass(frozen=True)
+class _Finding:
+    expected: float
+    score: float
+    streak: int
+
+
+class _Series:
+    """The recent values of one quantity, in order of time and in order of size."""
+
+    def __init__(self, floor: float) -> None:
+        """`floor` is the smallest standard deviation to assume, so that a very steady past makes no spike of nothing."""
+        self._floor = floor
+        self.forget()
+
+    def forget(self) -> None:
+        self._window: deque[float] = deque()
+        self._sorted: list[float] = []
+        self._flagged: list[float] = []
+        self._streak = 0
+
+    def judge(self, value: float) -> _Finding | None:
+        """A finding if `value` lies too far above the window or is NaN; otherwise it joins the window."""
+        expected = median(self._sorted) if self._sorted else math.nan
+        if math.isnan(value):
+            # Counts towards no new level: there is none to learn.
+            self._streak += 1
+            return _Finding(expected, math.inf, self._streak)
+        if len(self._window) >= MIN_HISTORY:
+            spread = _SIGMA_PER_MAD * median(sorted(abs(other - expected) for other in self._sorted))
+            score = (value - expected) / max(spread, self._floor)
+            if score > THRESHOLD:
+                self._flagged.append(value)
+                self._streak += 1
+                finding = _Finding(expected, score, self._streak)
+                if len(self._flagged) == NEW_LEVEL:
+                    self._start_over(self._flagged)
+                return finding
+        self._flagged, self._streak = [], 0
+        self._append(value)
+        return None
+
+    def _start_over(self, values: list[float]) -> None:
+        self.forget()
+        for value in values:
+            self._append(value)
+
+    def _append(self, value: float) -> None:
+        self._window.append(value)
+        bisect.insort(self._sorted, value)
+        if len(self._window) > WINDOW:
+            del self._sorted[bisect.bisect_left(self._sorted, self._window.popleft())]

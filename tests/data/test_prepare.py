@@ -1,0 +1,341 @@
+"""The whole way from files to a prepared folder, on small corpora, and what happens when it is disturbed."""
+
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import tokenizers
+
+from preheat import recipe
+from preheat.data import IndexedDataset, Manifest, Tokenizer, documents, gather, prepare
+from preheat.data.workspace import workspace
+from preheat.errors import PreheatError, RunFailed
+from preheat.units import Quantity
+
+SYLLABLES = [a + b for a in "bcdfglmnprst" for b in ("a", "e", "i", "o", "u", "an", "er")]
+VOCAB_SIZE = 400
+
+
+def speech(seed, words=200):
+    """Text with the shape of prose: invented words, sentences, paragraphs."""
+    generator = random.Random(seed)
+    sentences = []
+    for _ in range(words // 10):
+        sentence = " ".join("".join(generator.choices(SYLLABLES, k=generator.randint(1, 3))) for _ in range(10))
+        sentences.append(sentence.capitalize() + ".")
+    return "\n\n".join(" ".join(sentences[i : i + 5]) for i in range(0, len(sentences), 5)) + "\n"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two sources: 40 speeches with a duplicate, a near-duplicate and a stub, and 30 records, three of them bad."""
+    place = tmp_path / "recipe"
+    (place / "speeches").mkdir(parents=True)
+    for i in range(40):
+        (place / f"speeches/{i:02}.txt").write_text(speech(i))
+    (place / "speeches/copy.txt").write_text(speech(3).upper())
+    (place / "speeches/reprint.txt").write_text(speech(4).replace(".", " indeed.", 1))
+    (place / "speeches/stub.txt").write_text("Too short.")
+    rows = [json.dumps({"text": speech(100 + i)}) for i in range(27)] + ['{"text": "broken', "[]", json.dumps({"text": speech(5)})]
+    (place / "records.jsonl").write_text("\n".join(rows))
+    return place
+
+
+def data(*more, **fields):
+    sources = [
+        {"name": "speeches", "paths": ["speeches/*.txt"], "licence": "CC0-1.0"},
+        {"name": "records", "paths": ["records.jsonl"], "format": "jsonl", "policy": "reference"},
+        *more,
+    ]
+    return recipe.Data.model_validate({"source": sources, "held_out": "10%"} | fields)
+
+
+def run(folder, out, spec=None, tokenizer=None, vocab_size=VOCAB_SIZE):
+    lines = []
+    spec, tokenizer = spec or data(), tokenizer or recipe.Tokenizer(kind="train-bpe")
+    manifest = prepare(spec, tokenizer, vocab_size, folder=folder, out=out, progress=lines.append)
+    return manifest, "\n".join(lines)
+
+
+def content(out):
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in out.iterdir()}
+
+
+def rows(out, name):
+    return [json.loads(line) for line in (out / name).read_text("utf-8").splitlines()]
+
+
+def test_every_document_is_accounted_for(folder, tmp_path):
+    out = tmp_path / "out"
+    manifest, _ = run(folder, out)
+    speeches, records = manifest.sources
+    assert (speeches.funnel.documents, speeches.funnel.kept) == (43, 40)
+    assert speeches.funnel.dropped == {"clean": {"too short": 1}, "duplicate": {"same text": 1}, "near-duplicate": {"similar text": 1}}
+    assert speeches.funnel.bytes == sum(p.stat().st_size for p in (folder / "speeches").iterdir())
+    assert (records.funnel.documents, records.funnel.kept) == (30, 27)
+    assert records.funnel.dropped == {"read": {"broken JSON": 1, "no JSON object": 1}, "duplicate": {"same text": 1}}
+    # Of equal texts the one with the lowest id stays, of similar ones the longest.
+    assert {(r["source"], r["id"], r["step"], r["detail"].partition(",")[0]) for r in rows(out, "exclusions.jsonl")} == {
+        ("speeches", "speeches/stub.txt", "clean", "11 characters"),
+        ("speeches", "speeches/copy.txt", "duplicate", "as speeches: speeches/03.txt"),
+        ("speeches", "speeches/04.txt", "near-duplicate", "to speeches: speeches/reprint.txt"),
+        ("records", "records.jsonl:28", "read", ""),
+        ("records", "records.jsonl:29", "read", ""),
+        ("records", "records.jsonl:30", "duplicate", "as speeches: speeches/05.txt"),
+    }
+    assert {r["head"] for r in rows(out, "exclusions.jsonl") if r["id"].endswith("stub.txt")} == {"Too short."}
+
+
+def test_what_is_on_disk_is_the_text(folder, tmp_path):
+    out = tmp_path / "out"
+    manifest, _ = run(folder, out)
+    tokenizer = Tokenizer.load(out)
+    library = tokenizers.Tokenizer.from_file(str(out / "tokenizer.json"))
+    seen = {}
+    for source in manifest.sources:
+        for side in (source.train, source.held_out):
+            dataset = IndexedDataset(out / side.prefix)
+            assert (len(dataset), dataset.token_count) == (side.documents, side.tokens)
+            texts = []
+            for number in range(len(dataset)):
+                ids = dataset.document(number).tolist()
+                assert ids[-1] == tokenizer.eod
+                assert tokenizer.eod not in ids[:-1]
+                texts.append(library.decode(ids[:-1]))
+            assert sum(len(text.encode()) for text in texts) == side.bytes
+            assert side.documents > 0
+            seen[side.prefix] = texts
+    assert set(seen) == {"speeches_train", "speeches_held_out", "records_train", "records_held_out"}
+    labels = {(r["source"], r["split"]): [] for r in rows(out, "documents.jsonl")}
+    for r in rows(out, "documents.jsonl"):
+        labels[r["source"], r["split"]].append(r["id"])
+    for label, text in zip(labels["speeches", "train"], seen["speeches_train"], strict=True):
+        assert text == (folder / label).read_text()
+    everything = [text for texts in seen.values() for text in texts]
+    assert len(everything) == len(set(everything)) == 67
+
+
+def test_order_of_files_and_number_of_processes_change_nothing(folder, tmp_path, monkeypatch):
+    run(folder, tmp_path / "a")
+    (folder / "speeches").rename(folder / "old")
+    (folder / "speeches").mkdir()
+    for path in sorted((folder / "old").iterdir(), reverse=True):
+        (folder / "speeches" / path.name).write_bytes(path.read_bytes())
+    monkeypatch.setattr(gather, "PARALLEL_FROM", 0)
+    monkeypatch.setattr(gather, "TASK_BYTES", 20_000)
+    _, log = run(folder, tmp_path / "b")
+    assert "processes: 1" not in log or os.cpu_count() == 1
+    assert content(tmp_path / "a") == content(tmp_path / "b")
+
+
+def test_a_second_run_finds_the_first(folder, tmp_path):
+    first, _ = run(folder, tmp_path / "out")
+    before = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "out").iterdir()}
+    second, log = run(folder, tmp_path / "out")
+    assert first == second
+    assert "using the prepared data" in log
+    assert {p.name: p.stat().st_mtime_ns for p in (tmp_path / "out").iterdir()} == before
+    (folder / "speeches").rename(folder / "gone")
+    third, log = run(folder, tmp_path / "out")
+    assert third == first
+    assert "no longer there" in log
+
+
+def test_the_fingerprint_tells_other_texts(folder, tmp_path):
+    first, _ = run(folder, tmp_path / "a")
+    path = folder / "speeches/07.txt"
+    path.write_text(path.read_text().swapcase())
+    second, _ = run(folder, tmp_path / "b")
+    assert first.configuration == second.configuration
+    assert first.inputs.listing == second.inputs.listing
+    assert first.inputs.sha256 != second.inputs.sha256
+    assert first.fingerprint != second.fingerprint
+
+
+def test_names_of_files_need_not_be_text(folder, tmp_path):
+    (folder / "speeches" / os.fsdecode(b"caf\xe9\n.txt")).write_text(speech(500))
+    run(folder, tmp_path / "out")
+    assert "speeches/caf\\udce9\n.txt" in {r["id"] for r in rows(tmp_path / "out", "documents.jsonl")}
+
+
+def test_another_configuration_or_other_texts_are_refused(folder, tmp_path):
+    out = tmp_path / "out"
+    run(folder, out)
+    before = content(out)
+    for change in ({"vocab_size": 401}, {"spec": data(held_out="11%")}, {"spec": data(dedup={"near": False})}):
+        with pytest.raises(PreheatError, match="another configuration"):
+            run(folder, out, **change)
+    (folder / "speeches/new.txt").write_text(speech(77))
+    with pytest.raises(PreheatError, match=r"sources have changed \(45 files now\); they had 44"):
+        run(folder, out)
+    assert content(out) == before
+
+
+def test_a_folder_of_someone_else_is_left_alone(folder, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    run(folder, out)  # An empty one is as good as none.
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "thesis.tex").write_text("years of work")
+    with pytest.raises(PreheatError, match="no prepared data"):
+        run(folder, other)
+    with pytest.raises(PreheatError, match="no prepared data"):
+        run(folder, other / "thesis.tex")
+    assert content(other) == {"thesis.tex": hashlib.sha256(b"years of work").hexdigest()}
+
+
+def test_damage_is_noticed(folder, tmp_path):
+    out = tmp_path / "out"
+    manifest, _ = run(folder, out)
+    path = out / "speeches_train.bin"
+    original = path.read_bytes()
+    assert manifest.damage(out) == []
+    path.write_bytes(original[:-2] + b"\x01\x01")
+    assert [str(p.where) for p in manifest.damage(out)] == [str(path)]
+    path.write_bytes(original[:-2])
+    with pytest.raises(PreheatError, match=r"speeches_train\.bin: the file has .* bytes"):
+        run(folder, out)
+    path.unlink()
+    with pytest.raises(PreheatError, match="is missing"):
+        Manifest.load(out)
+    for text in ("", "{}", '{"schema": "preheat.data/9"}', (out / "manifest.json").read_text().replace("preheat.data/1", "preheat.data/9")):
+        (out / "manifest.json").write_text(text)
+        with pytest.raises(PreheatError, match=r"manifest\.json"):
+            Manifest.load(out)
+    with pytest.raises(PreheatError, match="no prepared data"):
+        Manifest.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (recipe.Data(), "names no source"),
+        (data({"name": "Speeches", "paths": ["records.jsonl"]}), "2 sources are called 'speeches'"),
+        (data({"name": "x", "paths": ["empty.txt"]}), r"source x: nothing is left; documents: 1 read, 1 dropped \(read: 1 empty\), 0 kept"),
+        (data({"name": "x", "paths": ["speeches/0*.txt"]}), r"source x: nothing is left; .* 10 dropped \(duplicate: 10 same text\)"),
+        (
+            data({"name": "x", "paths": ["records.jsonl"], "format": "jsonl", "text_field": "body"}),
+            r"30 of 30 records .*no field 'body'.*text_field",
+        ),
+        (data({"name": "x", "paths": ["one.txt"]}), "source x has 1 document"),
+        (data({"name": "x", "paths": ["none/*.txt"]}), "no file matches"),
+        (data(held_out="100%"), "100% held out"),
+    ],
+)
+def test_bad_input_is_refused_and_nothing_is_left(folder, tmp_path, spec, message):
+    (folder / "empty.txt").write_text("")
+    (folder / "one.txt").write_text(speech(999))
+    with pytest.raises(PreheatError, match=message):
+        run(folder, tmp_path / "runs/out", spec)
+    assert not (tmp_path / "runs").exists() or list((tmp_path / "runs").iterdir()) == []
+
+
+def test_a_tokenizer_that_does_not_fit_leaves_nothing(folder, tmp_path):
+    with pytest.raises(PreheatError, match=r"model\.vocab_size is 100_000"):
+        run(folder, tmp_path / "runs/out", vocab_size=100_000)
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_without_held_out_and_without_near_duplicates(folder, tmp_path):
+    spec = data(held_out=str(Quantity.parse("0%")), dedup={"near": False})
+    manifest, _ = run(folder, tmp_path / "out", spec)
+    assert [s.held_out.documents for s in manifest.sources] == [0, 0]
+    assert len(IndexedDataset(tmp_path / "out/speeches_held_out")) == 0
+    assert manifest.source("speeches").funnel.kept == 41
+
+
+def test_documents_are_shown_with_their_ids(folder, tmp_path):
+    out = tmp_path / "out"
+    manifest, _ = run(folder, out)
+    shown = documents(out, "speeches", first=1, last=2)
+    assert len(shown) == 3
+    assert [d.id for d in shown] == sorted(d.id for d in shown)
+    assert shown[0].text == (folder / shown[0].id).read_text()
+    assert shown[0].ids[-1] == manifest.tokenizer.eod
+    assert len(documents(out, "records", split="held_out", first=10**6)) == manifest.source("records").held_out.documents
+    with pytest.raises(PreheatError, match="there are speeches, records"):
+        documents(out, "books")
+
+
+def test_a_full_disk_is_a_failed_run(folder, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("preheat.data.indexed.write", full)
+    with pytest.raises(RunFailed, match="No space left"):
+        run(folder, tmp_path / "runs/out")
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_two_at_once_do_not_mix(tmp_path):
+    with workspace(tmp_path / "out") as work:
+        (work / "x").write_text("first")
+        with pytest.raises(PreheatError, match="another process"), workspace(tmp_path / "out"):
+            pass
+    assert (tmp_path / "out/x").read_text() == "first"
+    with pytest.raises(PreheatError, match="filled by someone else"), workspace(tmp_path / "out") as work:
+        (work / "x").write_text("second")
+    assert (tmp_path / "out/x").read_text() == "first"
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from preheat import recipe
+from preheat.data import gather, prepare
+
+gather.PARALLEL_FROM = 0
+gather.TASK_BYTES = 20_000
+folder, out = map(Path, sys.argv[1:])
+spec = recipe.Data.model_validate_json((folder / "data.json").read_text())
+prepare(spec, recipe.Tokenizer(kind="train-bpe"), 400, folder=folder, out=out, progress=lambda line: print(line, flush=True))
+"""
+
+
+def alive(group):
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_killed_at_any_moment(folder, tmp_path):
+    """kill -9 of the main process after each line it prints; workers end by themselves, and the next run gives the same bytes."""
+    (folder / "data.json").write_text(json.dumps(data().model_dump(mode="json")))
+    (tmp_path / "script.py").write_text(SCRIPT)
+    run(folder, tmp_path / "expected")
+    out = tmp_path / "runs/out"
+    command = [sys.executable, str(tmp_path / "script.py"), str(folder), str(out)]
+    for lines in (1, 2, 5):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+            for _ in range(lines):
+                process.stdout.readline()
+            os.kill(process.pid, signal.SIGKILL)
+        assert not out.exists()
+        deadline = time.monotonic() + 10
+        while alive(process.pid) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not alive(process.pid)
+    run(folder, out)
+    assert content(out) == content(tmp_path / "expected")
+    assert [p.name for p in (tmp_path / "runs").iterdir()] == ["out"]
+
+
+def test_a_worker_that_dies_is_a_failed_run(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(gather, "PARALLEL_FROM", 0)
+    monkeypatch.setattr(gather, "TASK_BYTES", 20_000)
+    monkeypatch.setattr(gather.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(sys, "executable", shutil.which("false"))
+    with pytest.raises(RunFailed, match="a worker process died"):
+        run(folder, tmp_path / "runs/out")
+    assert list((tmp_path / "runs").iterdir()) == []
