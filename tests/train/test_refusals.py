@@ -1,0 +1,86 @@
+"""What must be refused before anything is changed: exit code 2, one clear message, nothing overwritten."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .conftest import RECIPE, preheat
+
+
+def snapshot(folder: Path) -> dict[str, tuple[int, int]]:
+    return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in folder.rglob("*")}
+
+
+def refused(*arguments: str | Path) -> str:
+    error = preheat(*arguments, code=2).stderr
+    assert "Traceback" not in error
+    assert "error: " in error
+    return error
+
+
+def test_a_run_folder_of_another_recipe(mini: tuple[Path, Path], undisturbed: Path) -> None:
+    before = snapshot(undisturbed)
+    message = refused("train", mini[0], "--data", mini[1], "--run", undisturbed, "--set", "schedule.peak_lr=2e-2")
+    assert "schedule.peak_lr: 0.01 -> 0.02" in message
+    assert snapshot(undisturbed) == before
+
+
+def test_a_run_folder_with_other_data(mini: tuple[Path, Path], undisturbed: Path, tmp_path: Path) -> None:
+    recipe = tmp_path / "mini.toml"
+    recipe.write_text(RECIPE.replace('"stdlib:json/*.py", ', ""))
+    preheat("data", "prepare", recipe, "--data", tmp_path / "data")
+    before = snapshot(undisturbed)
+    assert "run of another recipe" in refused("train", recipe, "--data", tmp_path / "data", "--run", undisturbed)
+    assert "was trained on data" in refused("train", mini[0], "--data", tmp_path / "data", "--run", undisturbed)
+    assert snapshot(undisturbed) == before
+
+
+def test_a_folder_that_is_no_run(mini: tuple[Path, Path], tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("mine")
+    assert "holds no run" in refused("train", mini[0], "--data", mini[1], "--run", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_data_that_was_not_prepared(mini: tuple[Path, Path], tmp_path: Path) -> None:
+    message = refused("train", mini[0], "--data", tmp_path / "nowhere", "--run", tmp_path / "run")
+    assert "preheat data prepare" in message
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_corpus_smaller_than_one_batch(mini: tuple[Path, Path], tmp_path: Path) -> None:
+    sets = ["--set", "batch.global_size=100000", "--set", "batch.micro_size=1", "--set", "batch.ramp=[]"]
+    message = refused("train", mini[0], "--data", mini[1], "--run", tmp_path / "run", *sets)
+    assert "one batch of 100000 x 32 takes 3_200_000" in message
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_empty_corpus(tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").write_text("")
+    recipe = tmp_path / "r.toml"
+    recipe.write_text(RECIPE.replace("stdlib:email/*.py", "empty.txt"))
+    refused("data", "prepare", recipe, "--data", tmp_path / "data")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty.txt", "r.toml"]
+
+
+def test_text_that_matches_no_file(tmp_path: Path) -> None:
+    recipe = tmp_path / "r.toml"
+    recipe.write_text(RECIPE.replace("stdlib:email/*.py", "nothing/*.txt"))
+    assert "nothing/*.txt" in refused("data", "prepare", recipe, "--data", tmp_path / "data")
+
+
+@pytest.mark.parametrize("layout", ["parallel.tensor=2", "parallel.pipeline=4", "parallel.expert=2"])
+def test_a_layout_that_one_process_cannot_run(mini: tuple[Path, Path], tmp_path: Path, layout: str) -> None:
+    assert "one process" in refused("train", mini[0], "--data", mini[1], "--run", tmp_path / "run", "--set", layout).split("error: ")[1]
+
+
+def test_a_recipe_with_errors_is_not_trained(mini: tuple[Path, Path], tmp_path: Path) -> None:
+    message = refused("train", mini[0], "--data", mini[1], "--run", tmp_path / "run", "--set", "model.heads=5")
+    assert "[model.head-dim]" in message
+
+
+def test_evaluating_what_is_no_run(tmp_path: Path) -> None:
+    assert "no run folder" in refused("evaluate", tmp_path)
+    assert "no run folder" in refused("sample", tmp_path)
+    refused("report", tmp_path)

@@ -1,0 +1,155 @@
+"""A run that is killed at any moment ends with the bits of one that is not."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from preheat.train import checkpoint
+
+from .conftest import preheat
+
+SPEED = {"step_time_s", "tokens_per_s", "mfu"}
+"""What a clock measured; everything else in a metrics line is a function of recipe and data."""
+
+
+def metrics(run: Path) -> list[dict[str, Any]]:
+    return [{k: v for k, v in json.loads(line).items() if k not in SPEED} for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def weights(run: Path) -> dict[str, bytes]:
+    newest, damaged = checkpoint.newest(run / "checkpoints")
+    assert newest is not None
+    assert not damaged
+    return {name: (newest.path / name).read_bytes() for name in ("model.safetensors", "optimizer.safetensors")}
+
+
+def assert_same(run: Path, whole: Path) -> None:
+    assert metrics(run) == metrics(whole)
+    assert weights(run) == weights(whole)
+    left = [path.name for path in (run / "checkpoints").iterdir() if path.name.startswith(".")]
+    assert not left, "no orphans of interrupted saves"
+
+
+def test_the_undisturbed_run_is_what_the_recipe_says(undisturbed: Path) -> None:
+    lines = metrics(undisturbed)
+    assert [line["step"] for line in lines] == list(range(1, 61))
+    assert [line["stage"] for line in lines] == ["main"] * 36 + ["long"] * 24
+    assert {(line["batch_size"], line["seq_len"], line["rope_theta"]) for line in lines} == {(2, 32, 1e4), (4, 32, 1e4), (2, 64, 5e4)}
+    assert lines[0]["lr"] == pytest.approx(1e-2 / 5)
+    assert lines[4]["lr"] == 1e-2
+    assert lines[-1]["lr"] == pytest.approx(1e-3)
+    assert lines[-1]["tokens"] == 16 * 64 + 20 * 128 + 24 * 128
+    assert [line["step"] for line in lines if "held_out" in line] == [20, 36, 40, 60]
+    assert lines[-1]["loss"] < lines[0]["loss"] - 1
+    kinds = [json.loads(line)["kind"] for line in (undisturbed / "events.jsonl").read_text().splitlines()]
+    assert kinds.count("stage") == 2
+    assert kinds[0] == "start"
+    assert kinds[-1] == "finish"
+
+
+def test_running_a_finished_run_again_changes_nothing(mini: tuple[Path, Path], undisturbed: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(undisturbed, run)
+    preheat("train", mini[0], "--data", mini[1], "--run", run)
+    assert_same(run, undisturbed)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_kill_dash_nine_at_random_moments(mini: tuple[Path, Path], undisturbed: Path, tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "preheat", "train", str(mini[0]), "--data", str(mini[1]), "--run", str(run)]
+    for _ in range(4):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 60
+        target = rng.randrange(0, 60)
+        while process.poll() is None and time.monotonic() < deadline and len(_lines(run)) <= target:
+            time.sleep(0.001)
+        time.sleep(rng.random() * 0.02)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    preheat("train", mini[0], "--data", mini[1], "--run", run)
+    assert_same(run, undisturbed)
+
+
+def _lines(run: Path) -> list[str]:
+    path = run / "metrics.jsonl"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+@pytest.mark.parametrize("point", ["replace", "fsync", "rename", "rmtree"])
+def test_kill_at_every_file_operation_of_a_save(mini: tuple[Path, Path], undisturbed: Path, tmp_path: Path, point: str) -> None:
+    """The process dies just before and just after its n-th call of an operation on files, for several n."""
+    run = tmp_path / "run"
+    program = (
+        "import os, pathlib, shutil, signal, sys\n"
+        "owner, name, n, after = {'replace': (os, 'replace'), 'fsync': (os, 'fsync'), 'rename': (pathlib.Path, 'rename'),"
+        " 'rmtree': (shutil, 'rmtree')}[sys.argv[1]] + (int(sys.argv[2]), sys.argv[3] == 'after')\n"
+        "original, calls = getattr(owner, name), [0]\n"
+        "def deadly(*a, **k):\n"
+        "    calls[0] += 1\n"
+        "    if calls[0] == n and not after: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    result = original(*a, **k)\n"
+        "    if calls[0] == n: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    return result\n"
+        "setattr(owner, name, deadly)\n"
+        "sys.argv = ['preheat', *sys.argv[4:]]\n"
+        "from preheat.cli import main\n"
+        "main()\n"
+    )
+    for number, when in [(1, "before"), (2, "after"), (4, "before"), (7, "after")]:
+        arguments = ["train", str(mini[0]), "--data", str(mini[1]), "--run", str(run)]
+        subprocess.run([sys.executable, "-c", program, point, str(number), when, *arguments], capture_output=True, check=False, timeout=120)
+    preheat("train", mini[0], "--data", mini[1], "--run", run)
+    assert_same(run, undisturbed)
+
+
+def test_sigterm_saves_the_last_finished_step(mini: tuple[Path, Path], undisturbed: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "preheat", "train", str(mini[0]), "--data", str(mini[1]), "--run", str(run)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while len(_lines(run)) < 3:
+        time.sleep(0.001)
+    process.terminate()
+    assert process.wait(60) == 1
+    done = metrics(run)[-1]["step"]
+    newest, _ = checkpoint.newest(run / "checkpoints")
+    assert newest is not None
+    assert newest.step == done < 60
+    preheat("train", mini[0], "--data", mini[1], "--run", run)
+    assert_same(run, undisturbed)
+
+
+def test_a_damaged_checkpoint_is_named_and_passed_over(mini: tuple[Path, Path], undisturbed: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(undisturbed, run)
+    broken = run / "checkpoints" / "step-00000060" / "model.safetensors"
+    content = bytearray(broken.read_bytes())
+    content[-1] ^= 1
+    broken.write_bytes(content)
+    preheat("train", mini[0], "--data", mini[1], "--run", run)
+    assert_same(run, undisturbed)
+    events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    [passed_over] = [event for event in events if event["kind"] == "checkpoint-damaged"]
+    assert passed_over["evidence"] == "step-00000060"
+    assert "checksum" in passed_over["cause"]
+
+
+def test_a_half_written_metrics_line_is_taken_back(mini: tuple[Path, Path], undisturbed: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(undisturbed, run)
+    shutil.rmtree(run / "checkpoints" / "step-00000060")
+    path = run / "metrics.jsonl"
+    path.write_text(path.read_text()[:-40])
+    preheat("train", mini[0], "--data", mini[1], "--run", run)
+    assert_same(run, undisturbed)
