@@ -28,7 +28,7 @@ class Policy:
     max_repeated_lines: float
     """Characters in lines that occurred before; Gopher (arXiv 2112.11446, table A1) drops web pages above 0.20."""
     max_run: int
-    """Characters without a space: above it, it is encoded data."""
+    """Characters without a space, or spaces without a character."""
     max_mean_line: float
     edits: tuple[str, ...]
     rules: tuple[str, ...]
@@ -42,7 +42,7 @@ POLICIES: dict[str, Policy] = {
         max_run=1000,
         max_mean_line=float("inf"),
         edits=("navigation lines removed", "characters normalised", "spaces collapsed", "lines unwrapped"),
-        rules=("too short", "few letters", "long run without a space", "repeated lines"),
+        rules=("too short", "few letters", "long run without a break", "repeated lines"),
     ),
     "reference": Policy(
         min_characters=200,
@@ -51,7 +51,7 @@ POLICIES: dict[str, Policy] = {
         max_run=1000,
         max_mean_line=float("inf"),
         edits=("navigation lines removed", "characters normalised"),
-        rules=("too short", "few letters", "long run without a space", "repeated lines"),
+        rules=("too short", "few letters", "long run without a break", "repeated lines"),
     ),
     "code": Policy(
         min_characters=100,
@@ -60,7 +60,7 @@ POLICIES: dict[str, Policy] = {
         max_run=1000,
         max_mean_line=100.0,
         edits=("licence header removed", "whitespace normalised"),
-        rules=("too short", "generated", "minified", "few letters", "long run without a space", "repeated lines"),
+        rules=("too short", "generated", "minified", "few letters", "long run without a break", "repeated lines"),
     ),
 }
 
@@ -189,17 +189,20 @@ def few_letters(text: str, policy: Policy) -> str | None:
     return f"{share:.0%} letters" if share < policy.min_letters else None
 
 
-_FIRST_UNSPACED = "\u2e7f"
-"""From here on, blocks of Chinese and Japanese, written without spaces."""
+_FIRST_UNSPACED, _UNSPACED_FACTOR = "\u2e7f", 5
+"""From here on, blocks of Chinese and Japanese, written without spaces: they may run longer, by the factor."""
 
 
 def long_run(text: str, policy: Policy) -> str | None:
-    """Encoded data: a run without a space that no language has, but for those that use none."""
+    """Encoded data: a run without a space that no language has; or one of nothing but spaces. Both take tokenizers ages."""
     runs = text.split()
     if max(map(len, runs), default=0) > policy.max_run:
         for run in runs:
-            if len(run) > policy.max_run and sum(character > _FIRST_UNSPACED for character in run) < len(run) / 2:
+            unspaced = sum(character > _FIRST_UNSPACED for character in run) > len(run) / 2
+            if len(run) > policy.max_run * (_UNSPACED_FACTOR if unspaced else 1):
                 return f"{len(run):_} characters without a space"
+    if " " * policy.max_run in text or "\t" * policy.max_run in text:
+        return f"{policy.max_run:_} spaces or more in a row"
     return None
 
 
@@ -248,7 +251,7 @@ _EDITS: dict[str, Callable[[str], str]] = {
 _RULES: dict[str, Callable[[str, Policy], str | None]] = {
     "too short": too_short,
     "few letters": few_letters,
-    "long run without a space": long_run,
+    "long run without a break": long_run,
     "repeated lines": repeated_lines,
     "generated": generated,
     "minified": minified,

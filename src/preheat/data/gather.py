@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -28,7 +29,6 @@ PARALLEL_FROM = 8_000_000
 """Bytes below which starting processes takes longer than it saves."""
 MAX_PROCESSES = 8
 TASK_BYTES = 1_000_000
-_Worker = subprocess.Popen[bytes]
 
 
 @dataclass
@@ -90,25 +90,28 @@ def _run(tasks: Sequence[Task], processes: int) -> Iterable[Gathered]:
         return
     command = [sys.executable, "-m", "preheat.data.worker"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    with ExitStack() as stack:
-        idle: SimpleQueue[_Worker] = SimpleQueue()
-        for _ in range(processes):
-            idle.put(stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)))
+    idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
+    try:
+        with ExitStack() as stack:
+            for _ in range(processes):
+                idle.put(stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)))
+            yield from stack.enter_context(ThreadPoolExecutor(processes)).map(partial(_delegate, idle), tasks)
+    except (EOFError, BrokenPipeError, pickle.UnpicklingError):
+        raise RunFailed(Problem("data.worker", "a worker process died", "", "Look for a lack of memory; nothing was written")) from None
 
-        def delegate(task: Task) -> Gathered:
-            worker = idle.get()
-            assert worker.stdin is not None
-            assert worker.stdout is not None
-            pickle.dump(task, worker.stdin)
-            worker.stdin.flush()
-            result: Gathered = pickle.load(worker.stdout)
-            idle.put(worker)
-            return result
 
-        try:
-            yield from stack.enter_context(ThreadPoolExecutor(processes)).map(delegate, tasks)
-        except (EOFError, BrokenPipeError, pickle.UnpicklingError):
-            raise RunFailed(Problem("data.worker", "a worker process died", "", "Look for a lack of memory; nothing was written")) from None
+def _delegate(idle: SimpleQueue[subprocess.Popen[bytes]], task: Task) -> Gathered:
+    """Let an idle worker do a task."""
+    worker = idle.get()
+    try:
+        assert worker.stdin is not None
+        assert worker.stdout is not None
+        pickle.dump(task, worker.stdin)
+        worker.stdin.flush()
+        result: Gathered = pickle.load(worker.stdout)
+        return result
+    finally:
+        idle.put(worker)
 
 
 def _groups(files: Sequence[File]) -> Iterator[tuple[File, ...]]:

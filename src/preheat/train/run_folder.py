@@ -41,7 +41,6 @@ class RunFolder:
         if self.path.exists() and any(entry.suffix != ".partial" for entry in self.path.iterdir()):
             refuse("run.folder", f"{self.path} is not empty and holds no run", "", "Choose another --run folder")
         self.path.mkdir(parents=True, exist_ok=True)
-        self.checkpoints.mkdir(exist_ok=True)
         identity = {
             "schema": SCHEMA,
             "name": loaded.recipe.name,

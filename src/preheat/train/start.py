@@ -54,6 +54,7 @@ def start(
     _refuse_small_corpus(recipe, timeline, manifest)
     folder = RunFolder(run)
     there = folder.open(loaded, manifest.fingerprint)
+    folder.checkpoints.mkdir(exist_ok=True)
     device = choose(recipe.precision)
     model = build(recipe.model, recipe.seed, device.torch_device)
     optimizer = build_optimizer(model, recipe.optimizer)
