@@ -76,9 +76,7 @@ questions = 5
 
 def preheat(*arguments: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
     """Run the program in a process of its own and hold its exit code."""
-    done = subprocess.run(
-        [sys.executable, "-m", "preheat", *map(str, arguments)], capture_output=True, text=True, timeout=240, check=False
-    )
+    done = subprocess.run([sys.executable, "-m", "preheat", *map(str, arguments)], capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done
 

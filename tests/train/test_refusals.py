@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
+
+from preheat.train import RunFolder
 
 from .conftest import RECIPE, preheat
 
@@ -84,3 +87,11 @@ def test_evaluating_what_is_no_run(tmp_path: Path) -> None:
     assert "no run folder" in refused("evaluate", tmp_path)
     assert "no run folder" in refused("sample", tmp_path)
     refused("report", tmp_path)
+
+
+def test_two_processes_in_one_folder(mini: tuple[Path, Path], undisturbed: Path) -> None:
+    lock = RunFolder(undisturbed).lock()
+    try:
+        assert "another process" in refused("train", mini[0], "--data", mini[1], "--run", undisturbed)
+    finally:
+        os.close(lock)

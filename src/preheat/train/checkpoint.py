@@ -5,7 +5,6 @@ The state of schedule and data is the step number alone; everything else follows
 
 from __future__ import annotations
 
-import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,7 +69,7 @@ def save(folder: Path, step: int, tokens: int, model: nn.Module, optimizer: torc
 
 def newest(folder: Path) -> tuple[Checkpoint | None, list[Damaged]]:
     """The newest checkpoint whose files have the size and checksum that its manifest names, and the newer ones that have not."""
-    damaged = []
+    damaged: list[Damaged] = []
     for path in sorted(folder.glob("step-*"), reverse=True):
         reason = verify(path)
         if reason is None:
@@ -105,7 +104,7 @@ def retain(folder: Path, keep: int) -> None:
     """Remove all but the newest `keep` checkpoints, and what an interrupted save left behind."""
     for path in sorted(folder.glob("step-*"), reverse=True)[keep:]:
         trash = path.with_name(f".{path.name}.partial")
-        os.replace(path, trash)
+        path.replace(trash)
     for path in folder.glob(".step-*.partial"):
         shutil.rmtree(path)
 
@@ -128,7 +127,7 @@ def _untie(model: nn.Module, stored: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    names = {parameter: name for name, parameter in model.named_parameters()}
+    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     return {
         f"{key}/{names[parameter]}": value.detach().contiguous()
         for parameter, state in optimizer.state.items()
@@ -139,7 +138,7 @@ def _optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> di
 
 def _restore_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, stored: dict[str, Tensor]) -> None:
     parameters = dict(model.named_parameters())
-    state: dict[nn.Parameter, dict[str, Any]] = {}
+    state: dict[Tensor, dict[str, Any]] = {}
     for entry, value in stored.items():
         key, name = entry.split("/", 1)
         state.setdefault(parameters[name], {})[key] = value.to(parameters[name].device, copy=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -51,6 +53,20 @@ class RunFolder:
         }
         write_json(self.recipe_file, identity)
         return False
+
+    def lock(self) -> int:
+        """Keep other processes from training in this folder until this one ends; returns the descriptor that holds the lock.
+
+        Raises:
+            PreheatError: another process trains here.
+        """
+        descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            refuse("run.busy", f"another process is training in {self.path}", "", "Wait for it, or choose another --run folder")
+        return descriptor
 
     def identity(self) -> dict[str, Any]:
         """What `recipe.json` says.

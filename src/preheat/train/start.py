@@ -12,11 +12,11 @@ from pathlib import Path
 import torch
 
 import preheat
-from preheat.arithmetic import Timeline, flops_per_token, layout, parameters, smallest_world
+from preheat.arithmetic import Timeline, flops_per_token, layout, parameters
 from preheat.data import IndexedDataset, Manifest, SampleOrder, StageSamples
 from preheat.errors import refuse
 from preheat.model import build
-from preheat.recipe import Loaded, Recipe
+from preheat.recipe import Loaded, Recipe, beyond_training
 from preheat.train import checkpoint
 from preheat.train.device import Device, choose, matmul_peak
 from preheat.train.files import read_json, write_json
@@ -42,18 +42,16 @@ def start(
         PreheatError: the layout needs more than this process, data and recipe disagree, or the folder belongs to another run.
     """
     recipe = loaded.recipe
-    if smallest_world(recipe.parallel) > 1 or recipe.parallel.expert > 1:
-        refuse(
-            "parallel.single-process",
-            f"the layout takes {smallest_world(recipe.parallel)} ranks",
-            "this version trains in one process",
-            "Set [parallel] to 1",
-        )
+    beyond = beyond_training(recipe)
+    if beyond:
+        got = f"{', '.join(beyond)} in the recipe"
+        refuse("train.beyond", got, "this version trains dense models in one process", "It can be checked, planned and exported")
     manifest = Manifest.load(data)
     order, timeline = sample_order(recipe, manifest, data)
     _refuse_small_corpus(recipe, timeline, manifest)
     folder = RunFolder(run)
     there = folder.open(loaded, manifest.fingerprint)
+    folder.lock()
     folder.checkpoints.mkdir(exist_ok=True)
     device = choose(recipe.precision)
     model = build(recipe.model, recipe.seed, device.torch_device)
