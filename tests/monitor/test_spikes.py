@@ -49,8 +49,17 @@ def test_the_bloom_spike_is_seen_from_its_first_step_to_its_last():
 def test_a_spike_is_one_event():
     detector = warmed()
     events = [detector.judge(record(loss, norm)) for _, loss, norm in BLOOM]
-    assert [event["cause"] for event in events if event] == ["spike of the gradient norm", "spike of the loss", "spike of the loss"]
-    assert "0.947" in events[1]["evidence"]
+    [event] = [event for event in events if event]
+    assert event["cause"] == "spike of the loss and gradient norm"
+    assert events.index(event) == 1, "at step 31,216, the second one with a large gradient"
+
+
+def test_a_single_large_gradient_is_flagged_and_makes_no_event():
+    detector = warmed()
+    assert [verdict.kind for verdict in detector.observe(record(2.20, 5.0))] == ["grad_norm"]
+    assert detector.judge(record(2.20, 0.20)) is None
+    assert detector.judge(record(2.20, 5.0)) is None
+    assert detector.judge(record(2.20, 5.0))["cause"] == "spike of the gradient norm"
 
 
 def test_steady_training_makes_no_events():

@@ -21,6 +21,8 @@ MIN_HISTORY = 64
 """No verdict before this many steps of a stage; as in OLMo-core."""
 THRESHOLD = 6.0
 """Standard deviations above the median; as in OLMo-core."""
+NORM_STREAK = 2
+"""Steps on end with a flagged gradient norm that make an event while the loss is calm."""
 NEW_LEVEL = 64
 """A value that has been flagged for so many steps on end is no spike but the new level. BLOOM's spike was over after 30."""
 _SIGMA_PER_MAD = 1.4826
@@ -61,6 +63,7 @@ class SpikeDetector:
         self._stage: object = None
         self._loss = _Series(floor=0.01)
         self._log_norm = _Series(floor=0.05)
+        self._alarmed = False
 
     def replay(self, records: Iterable[dict[str, Any]]) -> None:
         """Take in the metrics of the steps that are behind."""
@@ -79,15 +82,22 @@ class SpikeDetector:
             found.append(Verdict("loss", loss, finding.expected, finding.score, finding.streak))
         if finding := self._log_norm.judge(math.log(max(norm, 1e-30)) if math.isfinite(norm) else math.nan):
             found.append(Verdict("grad_norm", norm, math.exp(finding.expected), finding.score, finding.streak))
+        self._alarmed = any(verdict.kind == "loss" or verdict.streak >= NORM_STREAK for verdict in found)
         return tuple(found)
 
     def judge(self, record: dict[str, Any]) -> dict[str, Any] | None:
-        """Observe a step; at the first step of a spike, the `kind`, `cause`, `evidence` and `action` of the event to log."""
-        new = [verdict for verdict in self.observe(record) if verdict.streak == 1]
-        if not new:
+        """Observe a step; where a spike begins, the `kind`, `cause`, `evidence` and `action` of the event to log.
+
+        A single step with a large gradient is no event: small batches have them by the dozen, and clipping takes care of them. A spike
+        is a loss that jumps, or a gradient norm that stays up for `NORM_STREAK` steps.
+        """
+        before = self._alarmed
+        verdicts = self.observe(record)
+        if before or not self._alarmed:
             return None
-        cause = " and ".join(_NAMES[verdict.kind] for verdict in new)
-        return {"kind": "spike", "cause": f"spike of the {cause}", "evidence": "; ".join(map(str, new)), "action": "none, training goes on"}
+        cause = " and ".join(_NAMES[verdict.kind] for verdict in verdicts)
+        evidence = "; ".join(map(str, verdicts))
+        return {"kind": "spike", "cause": f"spike of the {cause}", "evidence": evidence, "action": "none, training goes on"}
 
 
 def _number(value: float | None) -> float:
