@@ -28,7 +28,21 @@ def test_reads_what_people_write(text: str, amount: Fraction, unit: str) -> None
 
 @pytest.mark.parametrize(
     "text",
-    ["10", "10B", "B tokens", "-5 steps", "1e9 tokens", "10 kg", "10b tokens", "101%", "0.5 steps", "1.0001K tokens", "", "5K%", "1 000 steps"],
+    [
+        "10",
+        "10B",
+        "B tokens",
+        "-5 steps",
+        "1e9 tokens",
+        "10 kg",
+        "10b tokens",
+        "101%",
+        "0.5 steps",
+        "1.0001K tokens",
+        "",
+        "5K%",
+        "1 000 steps",
+    ],
 )
 def test_refuses_what_is_no_quantity(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):

@@ -15,6 +15,10 @@ PATTERN = r"^\d[\d_,]*(\.\d+)?\s*[KMBT]?\s*(tokens?|samples?|steps?|%)$"
 """The regular expression of a quantity, for the JSON Schema."""
 
 
+LARGEST = 10**21
+"""No run is longer than this many tokens."""
+
+
 @dataclass(frozen=True)
 class Quantity:
     """An exact, non-negative amount of tokens, samples, optimizer steps, or a share of the whole run.
@@ -33,6 +37,8 @@ class Quantity:
         if self.unit == "%":
             if self.amount > 1:
                 raise ValueError(f"{float(self.amount * 100):g}% is more than the whole run")
+        elif self.amount > LARGEST:
+            raise ValueError(f"more than {LARGEST:_} {self.unit}")
         elif self.amount.denominator != 1:
             raise ValueError(f"{float(self.amount):g} {self.unit} is not a whole number of {self.unit}")
 

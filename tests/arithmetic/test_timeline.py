@@ -2,13 +2,14 @@
 
 import math
 from fractions import Fraction
+from itertools import pairwise
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from preheat.arithmetic import SHAPES, LearningRate, Timeline
-from preheat.recipe import Batch, Ramp, Recipe, Schedule, Stage, load
+from preheat.arithmetic import SHAPES, LearningRate, Piece, Timeline
+from preheat.recipe import Batch, Ramp, RateChange, RateSegment, Recipe, Schedule, Stage, load
 from preheat.units import Quantity, tokens
 
 BASE = load("tiny").recipe
@@ -47,7 +48,9 @@ def test_samples_are_tokens() -> None:
 
 def test_megatrons_ramp_of_the_guide() -> None:
     """384 samples for the first 48,828,125 (200B tokens), 768 until 97,656,250 (400B tokens), then 1,152."""
-    ramp = tuple(Ramp(at=Quantity.parse(at), size=size) for at, size in [("0 tokens", 384), ("48828125 samples", 768), ("97656250 samples", 1152)])
+    ramp = tuple(
+        Ramp(at=Quantity.parse(at), size=size) for at, size in [("0 tokens", 384), ("48828125 samples", 768), ("97656250 samples", 1152)]
+    )
     timeline = run("800B tokens", Batch(global_size=1152, micro_size=4, seq_len=4096, ramp=ramp))
     first, second, third = timeline.segments
     assert first.steps == math.ceil(48_828_125 / 384)
@@ -92,11 +95,139 @@ def test_warm_up_longer_than_the_run_is_refused() -> None:
         run("100 tokens", Batch(global_size=2, micro_size=1, seq_len=4), warmup=Quantity.parse("200 tokens"))
 
 
+def test_deepseek_v3s_schedule() -> None:
+    """arXiv 2412.19437, section 4.2: 2.2e-4 until 10T, cosine to 2.2e-5 over 4.3T, 333B at 2.2e-5, 167B at 7.3e-6."""
+    timeline = Timeline(load("deepseek-v3").recipe)
+    rate = timeline.learning_rate
+    step = timeline.step(2000)
+    assert (step.segment.batch_size, step.lr) == (3072, 2.2e-4)
+    assert timeline.step(1000).lr == pytest.approx(1.1e-4)
+    assert rate(10 * 10**12) == rate(5 * 10**12) == 2.2e-4
+    assert rate(12_150 * 10**9) == pytest.approx((2.2e-4 + 2.2e-5) / 2)
+    assert rate(14_300 * 10**9) == rate(14_633 * 10**9) == rate(14_500 * 10**9) == 2.2e-5
+    assert rate(14_633 * 10**9 + 1) == rate(14_800 * 10**9) == rate(timeline.end.tokens) == 7.3e-6
+
+
+def test_deepseek_v3s_batches_and_context_extension() -> None:
+    """arXiv 2412.19437, sections 4.2 and 4.3: 3,072 to 15,360 over 469B; 1,000 steps of 1,920 x 32K; 1,000 of 480 x 128K."""
+    timeline = Timeline(load("deepseek-v3").recipe)
+    sizes = [segment.batch_size for segment in timeline.segments]
+    assert sizes == [3072, 6144, 9216, 12_288, 15_360, 1920, 480]
+    main, middle, long = timeline.segments[4:]
+    assert 469 * 10**9 <= main.start.tokens < 469 * 10**9 + 12_288 * 4096
+    assert 14_800 * 10**9 <= main.end.tokens < 14_800 * 10**9 + 15_360 * 4096
+    assert (middle.steps, middle.seq_len, long.steps, long.seq_len) == (1000, 32_768, 1000, 131_072)
+    assert middle.rope_scaling is not None
+    assert (middle.rope_scaling.kind, middle.rope_scaling.factor) == ("yarn", 40)
+    assert main.rope_scaling is None
+
+
+def test_deepseek_v3s_settings_change_on_the_way() -> None:
+    """arXiv 2412.19437, section 4.2: prediction weight 0.3 for 10T, then 0.1; bias speed 0.001 for 14.3T, then 0."""
+    recipe = load("deepseek-v3").recipe
+    timeline = Timeline(recipe)
+    assert recipe.model.mtp is not None
+    assert recipe.model.experts is not None
+    weights = [timeline.in_force(recipe.model.mtp.loss_weight, at * 10**12) for at in (0, 9, 10, 14)]
+    assert [change.weight for change in weights if change] == [0.3, 0.3, 0.1, 0.1]
+    rates = [timeline.in_force(recipe.model.experts.bias_update_rate, at * 10**11) for at in (0, 142, 143, 149)]
+    assert [change.rate for change in rates if change] == [0.001, 0.001, 0, 0]
+
+
+def test_a_setting_holds_from_its_moment_in_any_unit() -> None:
+    timeline = run("100 steps", Batch(global_size=2, micro_size=1, seq_len=4))
+    changes = tuple(RateChange(at=Quantity.parse(at), rate=rate) for at, rate in [("10 steps", 1.0), ("50%", 2.0), ("2000 steps", 3.0)])
+    found = [timeline.in_force(changes, tokens) for tokens in (79, 80, 399, 400, 800)]
+    assert [change.rate if change else None for change in found] == [None, 1.0, 1.0, 2.0, 2.0]
+    assert timeline.in_force((), 5) is None
+
+
+def test_llama_405bs_batch_and_sequence_schedule() -> None:
+    """arXiv 2407.21783, section 3.4: 4M tokens of 4,096, 8M of 8,192 after 252M, 16M after 2.87T; linear to 0 in the last 40M."""
+    timeline = Timeline(load("llama3.1-405b").recipe)
+    early = [(segment.batch_size * segment.seq_len, segment.seq_len) for segment in timeline.segments[:3]]
+    assert early == [(4 * 2**20, 4096), (8 * 2**20, 8192), (16 * 2**20, 8192)]
+    assert timeline.segments[1].start.tokens - 252 * 10**6 in range(4 * 2**20)
+    assert timeline.segments[2].start.tokens - 2870 * 10**9 in range(8 * 2**20)
+    assert {segment.batch_size * segment.seq_len for segment in timeline.segments[2:]} == {16 * 2**20}
+    assert timeline.segments[-1].seq_len == 131_072
+    rate = timeline.learning_rate
+    assert timeline.step(8000).lr == 8e-5
+    assert rate(15_600 * 10**9) == rate(16_400 * 10**9) == 8e-7
+    assert rate(timeline.end.tokens) == 0
+    assert timeline.end.tokens - 16_400_040 * 10**6 in range(16 * 2**20)
+    growing = sum(s.steps * s.batch_size * s.seq_len for s in timeline.segments if s.stage.name.startswith("context"))
+    assert growing / 1e9 == pytest.approx(800, abs=0.02)
+
+
+def test_gpt3_stays_at_a_tenth_after_260b_tokens() -> None:
+    """arXiv 2005.14165, appendix B: warm-up over 375M tokens, cosine to 10 % over 260B, the rest of 300B flat."""
+    rate = Timeline(load("gpt3-175b").recipe).learning_rate
+    assert rate(375 * 10**6) == 6e-5
+    assert rate((375 + 260_000) * 10**6 // 2) == pytest.approx(3.3e-5)
+    assert rate(260 * 10**9) == rate(280 * 10**9) == rate(300 * 10**9) == 6e-6
+
+
+def test_nemotrons_ramp_is_200b_tokens_at_each_size() -> None:
+    timeline = Timeline(load("gpt3-15b").recipe)
+    assert [segment.batch_size for segment in timeline.segments] == [384, 768, 1152]
+    assert [segment.start.tokens // 10**9 for segment in timeline.segments] == [0, 200, 400]
+    assert timeline.learning_rate.warmup == 16_000_008_192
+    assert timeline.end.samples - 1_953_125_000 in range(1152)
+
+
+def test_the_guides_stages_are_85_10_and_5_percent() -> None:
+    timeline = Timeline(load("llama3-8b-guide").recipe)
+    ends = [segment.end.tokens / timeline.end.tokens for segment in timeline.segments]
+    assert ends == pytest.approx([0.85, 0.95, 1], abs=1e-5)
+    assert len({segment.batch_size * segment.seq_len for segment in timeline.segments}) == 1
+    assert timeline.segments[-1].rope_theta == 8_000_000
+
+
+@pytest.mark.parametrize(
+    ("segments", "words"),
+    [
+        ((), "without a schedule.segment"),
+        (((None, 0.5), (None, 0.1)), "segment 1 of the schedule has no `until`"),
+        ((("80%", 0.5), ("70%", 0.1)), "ends at 560 tokens, and what comes before it at 640"),
+        ((("2000 steps", 0.1),), "longer than the run"),
+    ],
+)
+def test_segments_that_are_no_schedule_are_refused(segments: tuple[tuple[str | None, float], ...], words: str) -> None:
+    pieces = tuple(RateSegment(until=Quantity.parse(until) if until else None, lr=lr, shape="linear") for until, lr in segments)
+    with pytest.raises(ValueError, match=words):
+        run("100 steps", Batch(global_size=2, micro_size=1, seq_len=4), decay="segments", segment=pieces)
+
+
+def test_warm_up_and_decay_that_do_not_fit_are_refused() -> None:
+    """torchtitan PR 950: 40 steps, 4 of warm-up, 95 % decay."""
+    tail = {"decay": "wsd", "decay_length": Quantity.parse("95%"), "decay_shape": "linear", "warmup": Quantity.parse("4 steps")}
+    with pytest.raises(ValueError, match="decay starts at 16 tokens, before the end of the warm-up at 32"):
+        run("40 steps", Batch(global_size=2, micro_size=1, seq_len=4), **tail)
+
+
+def test_linear_warm_up_stable_and_decay_step_by_step() -> None:
+    """torchtitan PR 1261: 4 of warm-up, 2 stable, 4 of decay; an update uses the rate that it reaches."""
+    tail = {"decay": "wsd", "decay_length": Quantity.parse("4 steps"), "decay_shape": "linear", "warmup": Quantity.parse("4 steps")}
+    timeline = run("10 steps", Batch(global_size=2, micro_size=1, seq_len=4), final_lr=0.0, **tail)
+    assert [timeline.step(n).lr for n in range(1, 11)] == pytest.approx([0.25, 0.5, 0.75, 1, 1, 1, 0.75, 0.5, 0.25, 0])
+
+
+@pytest.mark.parametrize("shape", ["linear", "cosine", "exponential", "1-sqrt"])
+def test_no_warm_up_starts_at_the_peak_and_every_tail_ends_at_the_final_rate(shape: str) -> None:
+    """pith-train PR 55 pinned the run to the minimum; lingua issue 72 ended at 0.526 instead of 0.1."""
+    tail = {"decay": "wsd", "decay_length": Quantity.parse("10%"), "decay_shape": shape}
+    timeline = run("1000 steps", Batch(global_size=2, micro_size=1, seq_len=4), **tail)
+    assert timeline.step(1).lr == timeline.step(900).lr == 1.0
+    assert timeline.step(1000).lr == 0.1
+    assert timeline.learning_rate(10**9) == 0.1
+
+
 class TestLearningRate:
     """Values of Megatron-LM's and llm.c's published formulas."""
 
     def test_cosine_is_halfway_in_the_middle(self) -> None:
-        rate = LearningRate(peak=3e-4, final=3e-5, warmup=1000, decay_start=1000, total=11_000, shape="cosine")
+        rate = LearningRate(peak=3e-4, warmup=1000, pieces=(Piece(11_000, 3e-5, "cosine"),))
         assert rate(0) == 0
         assert rate(500) == pytest.approx(1.5e-4)
         assert rate(1000) == 3e-4
@@ -104,17 +235,47 @@ class TestLearningRate:
         assert rate(11_000) == rate(99_999) == 3e-5
         assert rate(3500) == pytest.approx(3e-5 + 0.5 * 2.7e-4 * (1 + math.cos(math.pi / 4)))
 
+    def test_the_run_ends_at_its_last_piece_however_short(self) -> None:
+        """Half of a run of two tokens, rounded up, leaves nothing for the last piece."""
+        rate = LearningRate(peak=1.0, warmup=0, pieces=(Piece(2, 1.0, "constant"), Piece(2, 0.1, "constant")))
+        assert (rate(1), rate(2), rate(3)) == (1.0, 0.1, 0.1)
+
     def test_wsd_keeps_the_peak_until_the_decay(self) -> None:
-        rate = LearningRate(peak=1.0, final=0.0, warmup=100, decay_start=800, total=1000, shape="1-sqrt")
+        rate = LearningRate(peak=1.0, warmup=100, pieces=(Piece(800, 1.0, "constant"), Piece(1000, 0.0, "1-sqrt")))
         assert rate(800) == rate(100) == rate(450) == 1.0
         assert rate(850) == pytest.approx(1 - math.sqrt(0.25))
         assert rate(1000) == 0.0
 
-    @pytest.mark.parametrize(("shape", "half"), [("linear", 0.5), ("cosine", 0.5), ("exponential", 2 * 0.5**0.5 - 1), ("1-sqrt", 1 - 0.5**0.5)])
+    @pytest.mark.parametrize(
+        ("shape", "half"), [("linear", 0.5), ("cosine", 0.5), ("exponential", 2 * 0.5**0.5 - 1), ("1-sqrt", 1 - 0.5**0.5)]
+    )
     def test_tails_run_from_one_to_zero(self, shape: str, half: float) -> None:
         assert SHAPES[shape](0) == 1
         assert SHAPES[shape](1) == pytest.approx(0, abs=1e-15)
         assert SHAPES[shape](0.5) == pytest.approx(half)
+
+
+@st.composite
+def schedules(draw: st.DrawFn, length: Quantity) -> Schedule:
+    """Any decay from a peak of 1 down to 0.1 after a warm-up of a tenth."""
+    decay = draw(st.sampled_from(["cosine", "linear", "wsd", "constant", "segments"]))
+    extra: dict[str, object] = {}
+    if decay == "wsd":
+        shape = draw(st.sampled_from(["linear", "cosine", "exponential", "1-sqrt"]))
+        extra = {"decay_length": Quantity.parse("20%"), "decay_shape": shape}
+    if decay == "segments":
+        ends = sorted(draw(st.sets(st.integers(101, 999), max_size=3)))
+        rates = sorted(draw(st.lists(st.floats(0.1, 1), min_size=len(ends), max_size=len(ends))), reverse=True)
+        extra["segment"] = tuple(
+            RateSegment(
+                until=Quantity(Fraction(end, 1000), "%") if end else None,
+                lr=rate,
+                shape=draw(st.sampled_from(["constant", "linear", "cosine"])),
+            )
+            for end, rate in [*zip(ends, rates, strict=True), (0, 0.1)]
+        )
+    final = 1.0 if decay == "constant" else 0.1
+    return Schedule(length=length, peak_lr=1.0, final_lr=final, warmup=Quantity.parse("10%"), decay=decay, **extra)
 
 
 @st.composite
@@ -135,11 +296,8 @@ def timelines(draw: st.DrawFn) -> tuple[Timeline, Recipe]:
         )
         for i, end in enumerate([*ends, None])
     )
-    decay = draw(st.sampled_from(["cosine", "linear", "wsd"]))
-    extra = {"decay_length": Quantity.parse("20%"), "decay_shape": draw(st.sampled_from(sorted(SHAPES)))} if decay == "wsd" else {}
-    schedule = Schedule(length=length, peak_lr=1.0, final_lr=0.1, warmup=Quantity.parse("10%"), decay=decay, **extra)
     batch = Batch(global_size=sizes[-1], micro_size=1, seq_len=draw(st.integers(2, 64)), ramp=ramp)
-    recipe = BASE.model_copy(update={"schedule": schedule, "batch": batch, "stage": stages})
+    recipe = BASE.model_copy(update={"schedule": draw(schedules(length)), "batch": batch, "stage": stages})
     return Timeline(recipe), recipe
 
 
@@ -155,13 +313,17 @@ def test_every_run_adds_up(case: tuple[Timeline, Recipe]) -> None:
         clock_samples += segment.batch_size
         clock_tokens += segment.batch_size * segment.seq_len
         assert (step.end.tokens, step.end.samples) == (clock_tokens, clock_samples)
-        assert 0 <= step.lr <= 1.0
+        assert min(timeline.learning_rate(0), recipe.schedule.final_lr) <= step.lr <= recipe.schedule.peak_lr
     assert timeline.end.tokens == clock_tokens
     assert sum(timeline.stage_samples()) == clock_samples
     assert timeline.step(timeline.end.steps).lr == recipe.schedule.final_lr
     length, unit = recipe.schedule.length, recipe.schedule.length.unit
     last = timeline.step(timeline.end.steps)
-    count = {"tokens": (last.start.tokens, clock_tokens), "samples": (last.start.samples, clock_samples), "steps": (last.start.steps, timeline.end.steps)}
+    count = {
+        "tokens": (last.start.tokens, clock_tokens),
+        "samples": (last.start.samples, clock_samples),
+        "steps": (last.start.steps, timeline.end.steps),
+    }
     assert count[unit][0] < length.amount <= count[unit][1], "the run ends with the first step that reaches its length"
 
 
@@ -197,4 +359,4 @@ def test_the_rate_never_rises_after_the_warm_up(case: tuple[Timeline, Recipe]) -
     timeline, _ = case
     rate = timeline.learning_rate
     points = [rate(rate.warmup + (timeline.end.tokens - rate.warmup) * i // 50) for i in range(51)]
-    assert all(a >= b for a, b in zip(points, points[1:], strict=False))
+    assert all(a >= b for a, b in pairwise(points))

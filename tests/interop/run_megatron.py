@@ -1,5 +1,8 @@
 """Asks Megatron-LM itself: parse_args, validate_args and TransformerConfig on a CPU, for command lines read from standard input.
 
+A case may carry "samples", clocks at which the learning rate is asked for; "rates" and "iterations" then come from Megatron-LM's own
+scheduler.
+
 Run in a process of its own, with a folder that holds `megatron/core` and `megatron/training` on PYTHONPATH (an unpacked megatron-core
 wheel of 0.17 or later). Input: one JSON list of {"name", "gpus", "args": [..]}. Output: one JSON list of {"name", "stage", "error", ..}.
 `stage` is the first that refuses: "parse", "validate_args", "transformer_config", or "ok". `--arguments` prints the argument table.
@@ -23,7 +26,7 @@ os.environ.update(RANK="0", WORLD_SIZE="1", CUDA_DEVICE_MAX_CONNECTIONS="1")
 if not hasattr(typing, "override"):  # core 0.18 and later use it; Python 3.11 lacks it
     typing.override = lambda function: function  # type: ignore[attr-defined]
 
-import torch  # noqa: E402
+import torch
 
 
 class _Properties:
@@ -84,7 +87,9 @@ def _verdict(arguments: Any, case: dict[str, Any]) -> dict[str, Any]:
         if stage == "parse":
             message = noise.getvalue().strip().splitlines()[-1] if noise.getvalue().strip() else message
         return {"name": case["name"], "stage": stage, "error": message}
+    run = _schedule(args, case["samples"]) if case.get("samples") else {}
     return {
+        **run,
         "name": case["name"],
         "stage": "ok",
         "error": None,
@@ -96,6 +101,39 @@ def _verdict(arguments: Any, case: dict[str, Any]) -> dict[str, Any]:
         "global_batch": args.global_batch_size,
         "expert_tensor_parallel": args.expert_tensor_parallel_size,
     }
+
+
+class _Optimizer:
+    def __init__(self) -> None:
+        self.param_groups: list[dict[str, Any]] = []
+
+
+def _schedule(args: Any, samples: list[int]) -> dict[str, Any]:
+    """Learning rates at numbers of consumed samples, and how many iterations the run has."""
+    noise = io.StringIO()
+    with contextlib.redirect_stdout(noise), contextlib.redirect_stderr(noise):
+        from megatron.core import num_microbatches_calculator as calculator
+        from megatron.training import global_vars, training
+
+        global_vars._GLOBAL_ARGS = args
+        calculator.unset_num_microbatches_calculator()
+        known = {
+            "rank": 0,
+            "rampup_batch_size": args.rampup_batch_size,
+            "global_batch_size": args.global_batch_size,
+            "micro_batch_size": args.micro_batch_size,
+            "data_parallel_size": args.data_parallel_size,
+            "decrease_batch_size_if_needed": args.decrease_batch_size_if_needed,
+        }
+        if getattr(args, "step_batch_size_schedule", None):
+            known |= {"step_batch_size_schedule": args.step_batch_size_schedule, "seq_length": args.seq_length}
+        calculator.init_num_microbatches_calculator(**known)
+        scheduler = training.get_optimizer_param_scheduler(_Optimizer())
+    rates = []
+    for count in samples:
+        scheduler.num_steps = count
+        rates.append(scheduler.get_lr({}))
+    return {"rates": rates, "iterations": args.train_iters}
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from preheat.errors import PreheatError
-from preheat.recipe import catalog, fingerprint, json_schema, load
+from preheat.recipe import Recipe, catalog, fingerprint, load
+from preheat.recipe.json_schema import json_schema
 from preheat.units import Quantity
 
 
@@ -32,6 +33,17 @@ def test_every_value_of_the_catalog_has_an_origin(name: str) -> None:
     assert loaded.origins["model.layers"].kind == "file"
     assert loaded.origins["model.layers"].note
     assert loaded.origins["schedule.peak_lr"].note
+
+
+@pytest.mark.parametrize("name", catalog())
+def test_every_number_of_the_catalog_names_its_source(name: str) -> None:
+    own = ("name", "description", "seed", "ignore")
+    silent = [
+        key
+        for key, origin in load(name).origins.items()
+        if origin.kind == "file" and not origin.note and not key.startswith(own) and not key.endswith(".name")
+    ]
+    assert silent == []
 
 
 def test_a_child_file_changes_what_it_names_and_keeps_the_rest(tmp_path: Path) -> None:
@@ -66,6 +78,43 @@ def test_a_list_of_a_child_replaces_its_parents_list(tmp_path: Path) -> None:
     assert [stage.name for stage in loaded.recipe.stage] == ["only"]
     assert not [key for key in loaded.origins if key.startswith("stage.1")]
     assert loaded.origins["stage.0.mix.prose"].line == 5
+
+
+def test_a_table_of_another_kind_replaces_its_parents(tmp_path: Path) -> None:
+    """A tokenizer of GPT-2 has nothing to do with the path of the file that the parent read."""
+    child = tmp_path / "child.toml"
+    child.write_text('extends = "llama3-8b"\nname = "child"\n[tokenizer]\nkind = "gpt2"\n[parallel]\ntensor = 2\n')
+    loaded = load(str(child))
+    assert load("llama3-8b").recipe.tokenizer.path is not None
+    assert loaded.recipe.tokenizer.path is None
+    assert loaded.origins["tokenizer.path"].kind == "default"
+    assert loaded.recipe.parallel.context == 2, "other tables merge key by key"
+    same = load("llama3-8b", ('tokenizer.path="mine.json"',)).recipe.tokenizer
+    assert (same.kind, same.path) == ("file", "mine.json")
+
+
+def test_a_setting_over_time_is_a_number_or_a_list() -> None:
+    steps = '[{ at = "0 tokens", weight = 0.3 }, { at = "1M tokens", weight = 0.1 }]'
+    listed = load("tiny", (f"model.mtp={{ layers = 1, loss_weight = {steps} }}",)).recipe
+    plain = load("tiny", ("model.mtp={ layers = 1, loss_weight = 0.3 }",)).recipe
+    assert listed.model.mtp is not None
+    assert plain.model.mtp is not None
+    assert [(str(change.at), change.weight) for change in listed.model.mtp.loss_weight] == [("0 tokens", 0.3), ("1M tokens", 0.1)]
+    assert [(str(change.at), change.weight) for change in plain.model.mtp.loss_weight] == [("0 tokens", 0.3)]
+    assert plain.model_dump(mode="json")["model"]["mtp"]["loss_weight"] == 0.3
+    for recipe in (listed, plain):
+        assert Recipe.model_validate(recipe.model_dump(mode="json")) == recipe
+
+
+@pytest.mark.parametrize("name", catalog())
+def test_a_resolved_recipe_is_a_recipe(name: str) -> None:
+    recipe = load(name).recipe
+    assert Recipe.model_validate(json.loads(json.dumps(recipe.model_dump(mode="json")))) == recipe
+
+
+def test_an_ignored_rule_needs_a_reason() -> None:
+    assert "ignore.0.reason" in problems("tiny", 'ignore=[{ rule = "model.tokens" }]')[0]
+    assert "ignore.0.reason" in problems("tiny", 'ignore=[{ rule = "model.tokens", reason = "" }]')[0]
 
 
 def test_set_reaches_tables_and_list_entries_by_name_and_by_number() -> None:
@@ -116,6 +165,15 @@ def test_a_key_in_the_wrong_table_is_pointed_to_the_right_one() -> None:
         ("name=../../etc", "pattern"),
         ("name", "key.path=value"),
         ("model.layers.x=1", "valid integer"),
+        ("model.experts={ count = 1, active = 1, ffn_hidden = 8 }", "greater than or equal to 2"),
+        ("model.mtp={ layers = 1, loss_weight = -1 }", "greater than or equal to 0"),
+        ("model.mtp={ layers = 1, loss_weight = [] }", "at least 1"),
+        ("model.mtp={ layers = 1, loss_weight = true }", "valid tuple"),
+        ("model.dropout=1.0", "less than 1"),
+        ("model.rotary_fraction=1.5", "less than or equal to 1"),
+        ("model.rope_scaling={ kind = 'linear', factor = 2.0, original_max_positions = 8 }", "'llama3' or 'yarn'"),
+        ("parallel.pipeline_layers=[1, -1]", "greater than or equal to 0"),
+        ("parallel.sharding='zero3'", "'none', 'optimizer' or 'full'"),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_key(setting: str, words: str) -> None:
@@ -134,7 +192,15 @@ def test_a_missing_key_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [b"\xff\xfe", b'name = "x\n', b"[" * 5000, b"a = " + b"[" * 100_000, b'name = "\x00"\n', b"!!python/object:os.system", b"x" * 2_000_000],
+    [
+        b"\xff\xfe",
+        b'name = "x\n',
+        b"[" * 5000,
+        b"a = " + b"[" * 100_000,
+        b'name = "\x00"\n',
+        b"!!python/object:os.system",
+        b"x" * 2_000_000,
+    ],
 )
 def test_a_hostile_file_is_refused_cleanly(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "bad.toml"
@@ -175,3 +241,10 @@ def test_the_json_schema_is_json_and_closed() -> None:
     assert schema["properties"]["extends"]["type"] == "string"
     assert schema["$defs"]["Model"]["properties"]["hidden"]["minimum"] == 1
     assert "pattern" in json.dumps(schema["$defs"]["Schedule"])
+
+
+def test_relative_paths_start_at_the_file_and_for_the_catalog_at_the_current_folder(tmp_path: Path) -> None:
+    child = tmp_path / "child.toml"
+    child.write_text('extends = "tiny"\nname = "child"\n')
+    assert load(str(child)).folder == tmp_path
+    assert load("tiny").folder == Path.cwd()

@@ -73,7 +73,7 @@ def test_text_that_matches_no_file(tmp_path: Path) -> None:
     assert "nothing/*.txt" in refused("data", "prepare", recipe, "--data", tmp_path / "data")
 
 
-@pytest.mark.parametrize("layout", ["parallel.tensor=2", "parallel.pipeline=4", "parallel.expert=2"])
+@pytest.mark.parametrize("layout", ["parallel.tensor=2", "parallel.pipeline=2", "parallel.context=2"])
 def test_a_layout_that_one_process_cannot_run(mini: tuple[Path, Path], tmp_path: Path, layout: str) -> None:
     assert "one process" in refused("train", mini[0], "--data", mini[1], "--run", tmp_path / "run", "--set", layout).split("error: ")[1]
 

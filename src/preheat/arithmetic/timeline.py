@@ -11,12 +11,15 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import TypeVar
 
-from preheat.arithmetic.schedule import LearningRate
-from preheat.recipe import Recipe, Stage
+from preheat.arithmetic.schedule import LearningRate, Piece
+from preheat.recipe import RateChange, Recipe, RopeScaling, Stage, WeightChange
 from preheat.units import Quantity
 
 MAX_SEGMENTS = 100_000
+
+Change = TypeVar("Change", RateChange, WeightChange)
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,7 @@ class Segment:
     micro_size: int
     seq_len: int
     rope_theta: float | None
+    rope_scaling: RopeScaling | None
 
     def after(self, steps: int) -> Clock:
         """The clock after the first `steps` steps of this segment."""
@@ -123,6 +127,19 @@ class Timeline:
                 return segment.start.tokens + steps * segment.batch_size * segment.seq_len
         raise ValueError(f"{bound.amount} {bound.unit} is longer than the run: {self.end.tokens:_} tokens, {self.end.steps:_} steps")
 
+    def in_force(self, changes: tuple[Change, ...], tokens: int) -> Change | None:
+        """The last entry of a setting that is reached after `tokens` tokens; None before its first, or when it has none."""
+        found = None
+        for change in changes:
+            try:
+                reached = self._tokens(self._absolute(change.at)) <= tokens
+            except ValueError:  # past the end of the run
+                break
+            if not reached:
+                break
+            found = change
+        return found
+
     def stage_samples(self) -> tuple[int, ...]:
         """Samples of each stage, in the order of the recipe; they sum to the run."""
         counts = [0] * len(self._recipe.stage)
@@ -171,6 +188,7 @@ class Timeline:
                 micro_size=stage.micro_size or recipe.batch.micro_size,
                 seq_len=seq_len,
                 rope_theta=stage.rope_theta or recipe.model.rope_theta,
+                rope_scaling=stage.rope_scaling or recipe.model.rope_scaling,
             )
             yield segment
             clock, produced = segment.end, produced + 1
@@ -196,18 +214,40 @@ class Timeline:
     def _learning_rate(self) -> LearningRate:
         schedule = self._recipe.schedule
         warmup, total = self.tokens(schedule.warmup), self.end.tokens
-        shape: str | None = schedule.decay
-        start = warmup
-        if schedule.decay == "wsd":
-            assert schedule.decay_length is not None and schedule.decay_shape is not None, "checked before"
-            shape, start = schedule.decay_shape, total - self._tail_tokens(schedule.decay_length)
-        elif schedule.decay == "constant":
-            shape = None
-        if not warmup <= start <= total:
-            raise ValueError(
-                f"the decay starts at {start:_} tokens, and must lie between the end of the warm-up at {warmup:_} and the end of the run at {total:_}"
-            )
-        return LearningRate(schedule.peak_lr, schedule.final_lr, warmup, start, total, shape)
+        if schedule.decay == "segments":
+            pieces = tuple(self._segment_pieces())
+        elif schedule.decay == "wsd":
+            if schedule.decay_length is None or schedule.decay_shape is None:
+                raise ValueError('decay = "wsd" takes decay_length and decay_shape')
+            start = total - self._tail_tokens(schedule.decay_length)
+            if start < warmup:
+                raise ValueError(
+                    f"the decay starts at {start:_} tokens, before the end of the warm-up at {warmup:_}; "
+                    f"warm-up and decay are longer than the run of {total:_} tokens"
+                )
+            pieces = (Piece(start, schedule.peak_lr, "constant"), Piece(total, schedule.final_lr, schedule.decay_shape))
+        else:
+            pieces = (Piece(total, schedule.peak_lr if schedule.decay == "constant" else schedule.final_lr, schedule.decay),)
+        before = warmup
+        for piece in pieces:
+            if piece.end < before:
+                raise ValueError(f"a piece of the schedule ends at {piece.end:_} tokens, and what comes before it at {before:_}")
+            before = piece.end
+        return LearningRate(schedule.peak_lr, warmup, pieces)
+
+    def _segment_pieces(self) -> Iterator[Piece]:
+        """The pieces of a schedule in segments; the last ends with the run."""
+        segments = self._recipe.schedule.segment
+        if not segments:
+            raise ValueError('decay = "segments" without a schedule.segment')
+        for number, segment in enumerate(segments, start=1):
+            if segment.until is not None:
+                end = self.tokens(segment.until)
+            elif number == len(segments):
+                end = self.end.tokens
+            else:
+                raise ValueError(f"segment {number} of the schedule has no `until` and is not the last")
+            yield Piece(end, segment.lr, segment.shape)
 
     def _tail_tokens(self, quantity: Quantity) -> int:
         """A length counted back from the end of the run, in tokens."""

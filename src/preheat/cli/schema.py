@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from preheat.cli.output import print_json
-from preheat.recipe import json_schema
+from preheat.recipe.json_schema import json_schema
 
 
 def run() -> None:

@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 
-from preheat.arithmetic import Timeline, flops_per_token, layout, parameters, smallest_world
+from preheat.arithmetic import (
+    Timeline,
+    flops_per_token,
+    layout,
+    padded_vocab,
+    parameters,
+    pipeline_split,
+    rank_parameters,
+    rank_states,
+    smallest_world,
+)
 from preheat.cli.options import AsJson, RecipeName, Sets
 from preheat.cli.output import print_json, table
 from preheat.errors import refuse
 from preheat.recipe import Loaded, Recipe, load
 from preheat.units import rounded
 
-Gpus = Annotated[int | None, typer.Option("--gpus", metavar="N", min=1, help="Ranks to lay out [default: as few as the layout takes].")]
+Gpus = Annotated[
+    int | None, typer.Option("--gpus", metavar="N", min=1, help="GPUs to lay out [default: the recipe's, or as few as it takes].")
+]
 
 
 def run(recipe: RecipeName, sets: Sets = None, gpus: Gpus = None, as_json: AsJson = False) -> None:
@@ -32,26 +45,43 @@ def run(recipe: RecipeName, sets: Sets = None, gpus: Gpus = None, as_json: AsJso
 
 
 def _derived(recipe: Recipe, gpus: int | None) -> dict[str, Any]:
-    ranks = gpus or smallest_world(recipe.parallel)
+    model, parallel = recipe.model, recipe.parallel
+    ranks = gpus or parallel.gpus or smallest_world(parallel)
     try:
         run_end = Timeline(recipe).end
-        mesh = layout(recipe.parallel, ranks)
     except ValueError as error:
         refuse("run.timeline", str(error), "", "`preheat check` lists every problem")
-    count = parameters(recipe.model)
+    try:
+        mesh = layout(parallel, ranks)
+        split = pipeline_split(model.layers, parallel)
+        states = rank_states(model, parallel, recipe.precision, ranks)
+    except ValueError as error:
+        refuse("layout", str(error), "", "`preheat check` lists every problem")
+    count = parameters(model)
+    per_rank = [
+        {
+            "pipeline_rank": rank,
+            "layers": [layer for chunk in chunks for layer in chunk.layers],
+            "parameters": rank_parameters(model, parallel, rank).total,
+            "state_bytes": {**asdict(held), "total": held.total},
+        }
+        for rank, (chunks, held) in enumerate(zip(split, states, strict=True))
+    ]
     return {
-        "parameters": {"total": count.total, "active": count.active, **asdict(count)},
-        "flops_per_token": asdict(flops_per_token(recipe.model, recipe.batch.seq_len, recipe.parallel.tensor)),
+        "parameters": {"total": count.total, **asdict(count)},
+        "padded_vocab": padded_vocab(model.vocab_size, parallel.tensor),
+        "flops_per_token": asdict(flops_per_token(model, recipe.batch.seq_len, parallel.tensor)),
         "total_tokens": run_end.tokens,
         "total_samples": run_end.samples,
         "total_steps": run_end.steps,
         "layout": asdict(mesh),
+        "per_rank": per_rank,
     }
 
 
 def _listing(loaded: Loaded, values: dict[str, Any]) -> str:
     blocks = []
-    scalars = {key: value for key, value in values.items() if not isinstance(value, dict | list)}
+    scalars = {key: value for key, value in values.items() if not isinstance(value, dict | list) or not value}
     for title, part, prefix in [("", scalars, ""), *((f"[{key}]", value, key) for key, value in values.items() if key not in scalars)]:
         rows = [
             [key.removeprefix(prefix).lstrip("."), _text(value), str(loaded.origins[key]), loaded.origins[key].note]
@@ -75,9 +105,10 @@ def _text(value: Any) -> str:
 
 
 def _summary(derived: dict[str, Any]) -> str:
-    flops = derived["flops_per_token"]
+    flops, count, mesh, per_rank = derived["flops_per_token"], derived["parameters"], derived["layout"], derived["per_rank"]
+    active = "" if count["active"] == count["total"] else f"{count['active']:_} active"
     rows = [
-        ["parameters", f"{derived['parameters']['total']:_}", ""],
+        ["parameters", f"{count['total']:_}", active],
         ["tokens", f"{derived['total_tokens']:_}", f"in {derived['total_steps']:_} steps"],
         [
             "FLOPs per token",
@@ -86,8 +117,18 @@ def _summary(derived: dict[str, Any]) -> str:
         ],
         [
             "data-parallel",
-            str(derived["layout"]["dense_dp"]),
-            f"on {derived['layout']['ranks']} ranks; experts {derived['layout']['expert_dp']}",
+            str(mesh["dense_dp"]),
+            f"replicas on {mesh['ranks']:_} GPUs" + (f"; experts {mesh['expert_dp']}" if active else ""),
         ],
     ]
+    if len(per_rank) > 1:
+        rows.append(["layers a stage", _range([len(rank["layers"]) for rank in per_rank], str), f"in {len(per_rank)} pipeline stages"])
+    states = _range([rank["state_bytes"]["total"] / 1e9 for rank in per_rank], lambda size: f"{size:.3g}")
+    held = f"parameters; {states} GB of weights, gradients and optimizer state"
+    rows.append(["a GPU holds", _range([rank["parameters"] for rank in per_rank], rounded), held])
     return "\nderived\n" + table(rows, "  ")
+
+
+def _range(values: list[Any], text: Callable[[Any], str]) -> str:
+    low, high = text(min(values)), text(max(values))
+    return low if low == high else f"{low} to {high}"

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any
 
 import typer
 
-from preheat.arithmetic import Timeline
+from preheat.arithmetic import Segment, Timeline, attention_factor, rotary_frequencies, stage_parallel
 from preheat.cli.options import AsJson, RecipeName, Sets
 from preheat.cli.output import print_json, table
 from preheat.errors import refuse
-from preheat.recipe import load
+from preheat.recipe import Recipe, load
 from preheat.units import Quantity
 
 At = Annotated[
@@ -25,10 +26,10 @@ def run(recipe: RecipeName, at: At = None, sets: Sets = None, as_json: AsJson = 
     try:
         timeline = Timeline(loaded.recipe)
         if at is not None:
-            moments = [_moment(timeline, Quantity.parse(at))]
+            moments = [_moment(loaded.recipe, timeline, Quantity.parse(at))]
         else:
             starts = [Quantity.parse(f"{segment.start.steps} steps") for segment in timeline.segments]
-            moments = [_moment(timeline, start) for start in [*starts, Quantity.parse("100%")]]
+            moments = [_moment(loaded.recipe, timeline, start) for start in [*starts, Quantity.parse("100%")]]
     except ValueError as error:
         refuse("run.timeline", str(error), "", "")
     if as_json:
@@ -37,16 +38,21 @@ def run(recipe: RecipeName, at: At = None, sets: Sets = None, as_json: AsJson = 
         )
         return
     header = ["step", "tokens", "samples", "lr", "stage", "batch", "seq_len", "rope base", "mix"]
-    rows = [
-        [f"{m['step']:_}", f"{m['tokens']:_}", f"{m['samples']:_}", f"{m['lr']:.3g}", m["stage"], str(m["batch_size"]), str(m["seq_len"])]
-        + ["-" if m["rope_theta"] is None else f"{m['rope_theta']:_g}", ", ".join(f"{n} {w:g}" for n, w in m["mix"].items())]
-        for m in moments
-    ]
-    print(table([header, *rows]))
+    print(table([header, *(_row(moment) for moment in moments)]))
 
 
-def _moment(timeline: Timeline, quantity: Quantity) -> dict[str, Any]:
+def _row(moment: dict[str, Any]) -> list[str]:
+    clock = [f"{moment[key]:_}" for key in ("step", "tokens", "samples")]
+    base = "-" if moment["rope_theta"] is None else f"{moment['rope_theta']:_g}"
+    mix = ", ".join(f"{name} {weight:g}" for name, weight in moment["mix"].items())
+    return [*clock, f"{moment['lr']:.3g}", moment["stage"], str(moment["batch_size"]), str(moment["seq_len"]), base, mix]
+
+
+def _moment(recipe: Recipe, timeline: Timeline, quantity: Quantity) -> dict[str, Any]:
     clock, segment = timeline.at(quantity)
+    experts, mtp = recipe.model.experts, recipe.model.mtp
+    bias = timeline.in_force(experts.bias_update_rate, clock.tokens) if experts else None
+    ahead = timeline.in_force(mtp.loss_weight, clock.tokens) if mtp else None
     return {
         "tokens": clock.tokens,
         "samples": clock.samples,
@@ -56,5 +62,18 @@ def _moment(timeline: Timeline, quantity: Quantity) -> dict[str, Any]:
         "stage": segment.stage.name,
         "seq_len": segment.seq_len,
         "rope_theta": segment.rope_theta,
+        "rope_scaling": None if segment.rope_scaling is None else segment.rope_scaling.model_dump(mode="json", exclude_none=True),
+        **_rotary(recipe, segment),
+        "context": stage_parallel(recipe.parallel, segment.stage).context,
+        "bias_update_rate": bias.rate if bias else None,
+        "mtp_loss_weight": ahead.weight if ahead else None,
         "mix": {name: float(weight) for name, weight in segment.stage.mix.items()},
     }
+
+
+def _rotary(recipe: Recipe, segment: Segment) -> dict[str, float | None]:
+    """How far the slowest dims reach before they have turned once, in positions, and by how much queries and keys grow."""
+    if segment.rope_theta is None:
+        return {"longest_wavelength": None, "attention_factor": None}
+    slowest = rotary_frequencies(recipe.model, segment.rope_theta, segment.rope_scaling)[-1]
+    return {"longest_wavelength": 2 * math.pi / slowest, "attention_factor": attention_factor(segment.rope_scaling)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import re
 import tomllib
 from dataclasses import dataclass
 from importlib import resources
@@ -17,8 +18,9 @@ from preheat.errors import PreheatError, Problem, Where, refuse
 from preheat.recipe.locate import key_lines
 from preheat.recipe.schema import Recipe
 
-MAX_BYTES = 1_000_000
+MAX_BYTES = 250_000
 """A recipe file larger than this is no recipe."""
+_DEEP_KEY = re.compile(r"""(?:^|[{,\[])[ \t]*(?:(?:[\w-]{1,64}|"[^"\n]{0,64}"|'[^'\n]{0,64}')[ \t]*\.[ \t]*){16}""", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Loaded:
     files: tuple[str, ...]
     """The chain of files, the recipe's own first, then its parents."""
     folder: Path
-    """What relative paths in the recipe are relative to."""
+    """Where relative paths in the recipe start: the folder of its file, or the current one for a recipe of the catalog."""
 
     def where(self, key: str) -> Where:
         """The file and line of a dotted key, for a report."""
@@ -94,14 +96,15 @@ def load(name: str, sets: tuple[str, ...] = ()) -> Loaded:
             for old in [k for k in origins if k.startswith(key + ".") or key.startswith(k + ".")]:
                 del origins[old]
             origins[key] = _origin(layer, key)
-        _forget_replaced_lists(origins, layer)
+        alive = {key for key, _ in _values(merged)}
+        origins = {key: origin for key, origin in origins.items() if key in alive}
     try:
         recipe = Recipe.model_validate(merged)
     except ValidationError as error:
         raise PreheatError(*_problems(error, origins, layers)) from None
     for key, _ in _values(recipe.model_dump(mode="json")):
         origins.setdefault(key, Origin("default"))
-    folder = path.parent if path.exists() else Path.cwd()
+    folder = Path.cwd() if _is_shipped(path) else path.parent
     return Loaded(recipe, origins, tuple(layer.label for layer in layers[1:]), folder)
 
 
@@ -109,23 +112,6 @@ def fingerprint(value: BaseModel | dict[str, Any]) -> str:
     """SHA-256 of the resolved values, independent of their order in the file."""
     plain = value.model_dump(mode="json") if isinstance(value, BaseModel) else value
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
-
-
-def json_schema() -> dict[str, Any]:
-    """The JSON Schema of a recipe file, for editors; `extends` and `sources` belong to the file and not to the recipe."""
-    schema = Recipe.model_json_schema()
-    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    schema["properties"]["extends"] = {
-        "type": "string",
-        "description": "A catalog recipe or a file next to this one whose values are the start.",
-    }
-    schema["properties"]["sources"] = {
-        "type": "object",
-        "additionalProperties": {"type": "string"},
-        "description": "Dotted key or table -> where its numbers come from.",
-    }
-    schema.pop("required", None)
-    return schema
 
 
 def _find(name: str) -> Path:
@@ -148,6 +134,10 @@ def _find(name: str) -> Path:
     return shipped
 
 
+def _is_shipped(path: Path) -> bool:
+    return path.parent == Path(str(resources.files("preheat.recipe"))) / "catalog"
+
+
 def _chain(path: Path) -> list[_Layer]:
     """The file and its parents, nearest first."""
     layers: list[_Layer] = []
@@ -159,7 +149,7 @@ def _chain(path: Path) -> list[_Layer]:
             )
         seen.append(path.resolve())
         values = _read(path)
-        label = path.stem if path.parent.name == "catalog" and path.parent.parent.name == "recipe" else str(path)
+        label = path.stem if _is_shipped(path) else str(path)
         lines = key_lines(path.read_text("utf-8"))
         parent, sources = values.pop("extends", None), values.pop("sources", {})
         if not isinstance(sources, dict) or not all(isinstance(note, str) for note in sources.values()):
@@ -188,11 +178,15 @@ def _chain(path: Path) -> list[_Layer]:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    size = path.stat().st_size
+    if size > MAX_BYTES:
+        refuse("recipe.file", f"{path} has {size:_} bytes", f"at most {MAX_BYTES:_}", "This is no recipe file", file=path)
     raw = path.read_bytes()
-    if len(raw) > MAX_BYTES:
-        refuse("recipe.file", f"{path} has {len(raw):_} bytes", f"at most {MAX_BYTES:_}", "This is no recipe file", file=path)
     try:
-        return tomllib.loads(raw.decode("utf-8"))
+        text = raw.decode("utf-8")
+        if _DEEP_KEY.search(text):  # tomllib takes time and memory by the square of the depth
+            refuse("recipe.toml", "a key has more than 16 parts", "", "This is no recipe file", file=path)
+        return tomllib.loads(text)
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
         refuse("recipe.encoding", f"byte 0x{raw[error.start]:02x} is no UTF-8", "", "Save the file as UTF-8", file=path, line=line)
@@ -259,10 +253,11 @@ def json_copy(value: Any) -> Any:
 
 
 def _merge(into: dict[str, Any], values: dict[str, Any]) -> None:
-    """Tables merge key by key; everything else, lists and a stage's mix included, replaces what was there."""
+    """Tables merge key by key, but a table of another `kind` replaces what was there, and so do lists and all else."""
     for key, value in values.items():
-        if isinstance(value, dict) and isinstance(into.get(key), dict):
-            _merge(into[key], value)
+        there = into.get(key)
+        if isinstance(value, dict) and isinstance(there, dict) and value.get("kind", there.get("kind")) == there.get("kind"):
+            _merge(there, value)
         else:
             into[key] = json_copy(value)
 
@@ -297,19 +292,6 @@ def _line(layer: _Layer, parts: list[str]) -> int | None:
     return None
 
 
-def _forget_replaced_lists(origins: dict[str, Origin], layer: _Layer) -> None:
-    """A list that a layer writes replaces its parent's list: drop origins of entries that are gone."""
-    written = {key for key, _ in _values(layer.values)}
-    for key in list(origins):
-        parts = key.split(".")
-        for depth, part in enumerate(parts):
-            if part.isdigit():
-                prefix = ".".join(parts[:depth]) + "."
-                if key not in written and any(leaf.startswith(prefix) for leaf in written):
-                    origins.pop(key, None)
-                break
-
-
 def _problems(error: ValidationError, origins: dict[str, Origin], layers: list[_Layer]) -> list[Problem]:
     """Pydantic's findings in preheat's words."""
     problems = []
@@ -338,10 +320,8 @@ def _unknown_key(location: list[str], where: Where) -> Problem:
     known = _fields_at(location[:-1])
     near = difflib.get_close_matches(location[-1], known, 1, 0.5)
     elsewhere = [f"{table}.{location[-1]}" for table in Recipe.model_fields if location[-1] in _fields_at([table])]
-    if near or elsewhere:
-        hint = f"Did you mean {(elsewhere + near)[0]}?"
-    else:
-        hint = f"Known here: {', '.join(sorted(known))}" if known else ""
+    listed = f"Known here: {', '.join(sorted(known))}" if known else ""
+    hint = f"Did you mean {(elsewhere + near)[0]}?" if near or elsewhere else listed
     return Problem("recipe.unknown-key", f"unknown key {location[-1]!r}", "", hint, where)
 
 
@@ -355,7 +335,7 @@ def _fields_at(location: list[str]) -> list[str]:
             return []
         table = _table_in(table.model_fields[part].annotation)
     fields = list(table.model_fields) if table else []
-    return fields + ["extends", "sources"] if table is Recipe else fields
+    return [*fields, "extends", "sources"] if table is Recipe else fields
 
 
 def _table_in(annotation: Any) -> type[BaseModel] | None:

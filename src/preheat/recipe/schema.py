@@ -2,94 +2,13 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
+from pydantic import Field
 
-from preheat.units import PATTERN, Quantity
-
-
-def _quantity(value: object) -> Quantity:
-    if isinstance(value, Quantity):
-        return value
-    if isinstance(value, str):
-        return Quantity.parse(value)
-    raise ValueError(f'{value!r} has no unit: write for instance "{value} tokens" or "{value} steps"')
-
-
-def _share(value: object) -> Quantity:
-    quantity = _quantity(value)
-    if quantity.unit != "%":
-        raise ValueError(f"{quantity} is no share: write a percentage")
-    return quantity
-
-
-def _tuple(value: object) -> object:
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _exact(value: object) -> object:
-    """A TOML number as the exact decimal that the file spells."""
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return Fraction(str(value)) if value == value and abs(value) != float("inf") else value
-    return value
-
-
-_AS_TEXT = PlainSerializer(str, return_type=str)
-Amount = Annotated[Quantity, BeforeValidator(_quantity), _AS_TEXT, WithJsonSchema({"type": "string", "pattern": PATTERN})]
-Share = Annotated[Quantity, BeforeValidator(_share), _AS_TEXT, WithJsonSchema({"type": "string", "pattern": r"^\d+(\.\d+)?\s*%$"})]
-Weight = Annotated[
-    Fraction,
-    BeforeValidator(_exact),
-    PlainSerializer(float, return_type=float),
-    WithJsonSchema({"type": "number", "exclusiveMinimum": 0}),
-    Field(gt=0),
-]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-"""A name that is safe as a file name."""
-Count = Annotated[int, Field(ge=1)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-
-
-class Table(BaseModel):
-    """One table of the file."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", arbitrary_types_allowed=True, use_attribute_docstrings=True)
-
-
-class Model(Table):
-    """A decoder-only transformer."""
-
-    layers: Count
-    hidden: Count
-    """Width of the residual stream."""
-    heads: Count
-    """Query heads."""
-    kv_heads: Count | None = None
-    """Key and value heads (grouped-query attention); as many as query heads when absent."""
-    head_dim: Count | None = None
-    """Width of one head; hidden / heads when absent."""
-    ffn_hidden: Count
-    """Inner width of the feed-forward layer."""
-    vocab_size: Annotated[int, Field(ge=258)]
-    """Rows of the embedding that can be predicted."""
-    activation: Literal["swiglu", "gelu"] = "swiglu"
-    norm: Literal["rmsnorm", "layernorm"] = "rmsnorm"
-    norm_eps: Positive = 1e-5
-    bias: bool = False
-    """Biases in the linear layers."""
-    position: Literal["rotary", "learned"] = "rotary"
-    rope_theta: Positive | None = None
-    """Base of the rotary frequencies; a stage may change it."""
-    max_positions: Count | None = None
-    """Rows of the learned position table."""
-    tied_embeddings: bool = True
-    """The output head is the embedding matrix."""
-    init_std: Positive = 0.02
-    depth_scaled_init: bool = True
-    """Output projections of attention and feed-forward start 1/sqrt(2 * layers) smaller."""
+from preheat.recipe.architecture import Model, RopeScaling
+from preheat.recipe.fields import LARGEST, Amount, Count, List, Name, NonNegative, Positive, Share, Table, Weight, WholeNumber
+from preheat.units import Quantity
 
 
 class Ramp(Table):
@@ -106,9 +25,9 @@ class Batch(Table):
     """Samples per optimizer step, over all data-parallel replicas."""
     micro_size: Count
     """Samples per forward pass of one data-parallel replica."""
-    seq_len: Annotated[int, Field(ge=2)]
+    seq_len: Annotated[int, Field(ge=2, le=LARGEST)]
     """Tokens per sample; a stage may change it."""
-    ramp: Annotated[tuple[Ramp, ...], BeforeValidator(_tuple)] = ()
+    ramp: Annotated[tuple[Ramp, ...], List] = ()
     """Batch sizes by token thresholds before the full size is reached."""
 
 
@@ -116,10 +35,19 @@ class Optimizer(Table):
     """AdamW (Loshchilov & Hutter 2019, decoupled weight decay on matrices only)."""
 
     name: Literal["adamw"] = "adamw"
-    betas: Annotated[tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]], BeforeValidator(_tuple)] = (0.9, 0.95)
+    betas: Annotated[tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]], List] = (0.9, 0.95)
     eps: Positive = 1e-8
     weight_decay: NonNegative = 0.1
     clip_grad_norm: Positive = 1.0
+
+
+class RateSegment(Table):
+    """A piece of a learning-rate schedule: from the rate reached before to `lr` at `until`; `constant` is at `lr` all along."""
+
+    until: Amount | None = None
+    """Where the piece ends, from the start of the run; the last piece ends with the run."""
+    lr: NonNegative
+    shape: Literal["constant", "linear", "cosine"]
 
 
 class Schedule(Table):
@@ -130,11 +58,13 @@ class Schedule(Table):
     final_lr: NonNegative
     warmup: Amount
     """Linear from zero to the peak."""
-    decay: Literal["cosine", "linear", "wsd", "constant"] = "cosine"
+    decay: Literal["cosine", "linear", "wsd", "constant", "segments"] = "cosine"
     decay_length: Amount | None = None
     """Length of the decay at the end of the run (wsd only)."""
     decay_shape: Literal["linear", "cosine", "exponential", "1-sqrt"] | None = None
     """Shape of the decay (wsd only)."""
+    segment: Annotated[tuple[RateSegment, ...], List] = ()
+    """What follows the warm-up, one piece after the other (segments only)."""
 
 
 class Stage(Table):
@@ -145,19 +75,22 @@ class Stage(Table):
     """Where the stage ends, from the start of the run; the last stage ends with the run."""
     mix: Annotated[dict[Name, Weight], Field(min_length=1)]
     """Share of each source in the samples; the weights are normalised."""
-    seq_len: Annotated[int, Field(ge=2)] | None = None
+    seq_len: Annotated[int, Field(ge=2, le=LARGEST)] | None = None
     rope_theta: Positive | None = None
+    rope_scaling: RopeScaling | None = None
     global_size: Count | None = None
     micro_size: Count | None = None
+    context: Count | None = None
+    """Context-parallel size of this stage when it differs from `parallel.context`: the run restarts with another layout."""
 
 
 class Source(Table):
     """Where one kind of text comes from."""
 
     name: Name
-    paths: Annotated[tuple[str, ...], BeforeValidator(_tuple), Field(min_length=1)]
+    paths: Annotated[tuple[str, ...], List, Field(min_length=1)]
     """Globs: relative to the recipe file, absolute, `package:NAME/...` inside an installed package, or `stdlib:...`."""
-    exclude: Annotated[tuple[str, ...], BeforeValidator(_tuple)] = ()
+    exclude: Annotated[tuple[str, ...], List] = ()
     """Globs of the same form that are left out."""
     format: Literal["text", "jsonl", "json-tree", "python-docstrings"] = "text"
     text_field: str = "text"
@@ -179,7 +112,7 @@ class Dedup(Table):
 class Data(Table):
     """Sources, cleaning, deduplication and the held-out split."""
 
-    source: Annotated[tuple[Source, ...], BeforeValidator(_tuple)] = ()
+    source: Annotated[tuple[Source, ...], List] = ()
     held_out: Share = Quantity.parse("1%")
     """Share of the documents that is never trained on, chosen by a hash of the text."""
     dedup: Dedup = Dedup()
@@ -195,10 +128,12 @@ class Tokenizer(Table):
 
 
 class Precision(Table):
-    """Number format of the matrix multiplications; weights and optimizer state are kept in fp32."""
+    """Number format of the matrix multiplications."""
 
-    compute: Literal["auto", "bf16", "fp32"] = "auto"
+    compute: Literal["auto", "bf16", "fp16", "fp8", "fp32"] = "auto"
     """`auto` takes bf16 where the device multiplies it natively, else fp32; the choice is written into the run folder."""
+    fp8_recipe: Literal["tensorwise", "delayed", "blockwise", "mxfp8"] | None = None
+    """How fp8 is scaled: by each tensor's present or past maxima, by blocks of 128, or by blocks of 32 with power-of-two scales."""
 
 
 class Checkpoint(Table):
@@ -216,8 +151,17 @@ class Evaluation(Table):
     """Held-out loss at this interval; only at stage ends when absent."""
     held_out_tokens: Count = 4_096
     """Tokens per source for a measurement inside the run; `preheat evaluate` reads all."""
-    questions: Annotated[int, Field(ge=0)] = 200
+    questions: WholeNumber = 200
     """Multiple-choice questions made from the held-out text: which of four continuations is the real one."""
+
+
+class Recompute(Table):
+    """Which activations are computed again in the backward pass instead of being kept."""
+
+    kind: Literal["none", "selective", "full"] = "none"
+    """`selective` recomputes attention (arXiv 2205.05198), `full` whole layers."""
+    layers: Count | None = None
+    """Layers per pipeline stage that `full` applies to; all when absent."""
 
 
 class Parallel(Table):
@@ -225,9 +169,29 @@ class Parallel(Table):
 
     tensor: Count = 1
     pipeline: Count = 1
+    virtual_pipeline: Count = 1
+    """Pieces of the model per pipeline rank (interleaved schedule)."""
+    pipeline_layers: Annotated[tuple[WholeNumber, ...], List] | None = None
+    """Layers of each of the pipeline * virtual_pipeline pieces in the order of the model; all alike when absent."""
     context: Count = 1
     expert: Count = 1
     expert_tensor: Count = 1
+    sequence: bool = False
+    """Activations outside of the tensor-parallel parts are split along the sequence (arXiv 2205.05198)."""
+    sharding: Literal["none", "optimizer", "full"] = "none"
+    """What is split over the data-parallel replicas: optimizer state (ZeRO-1), or weights, gradients and optimizer state (FSDP)."""
+    schedule: Literal["1f1b", "interleaved", "zero-bubble", "dualpipe"] = "1f1b"
+    """Order of the pipeline's forward and backward passes."""
+    recompute: Recompute = Recompute()
+    gpus: Count | None = None
+    """How many GPUs the recipe is laid out for; `--gpus` overrides it."""
+
+
+class Ignore(Table):
+    """A finding of `preheat check` that is known and accepted."""
+
+    rule: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]{0,63}$")]
+    reason: Annotated[str, Field(min_length=1)]
 
 
 class Recipe(Table):
@@ -241,9 +205,10 @@ class Recipe(Table):
     batch: Batch
     optimizer: Optimizer = Optimizer()
     schedule: Schedule
-    stage: Annotated[tuple[Stage, ...], BeforeValidator(_tuple), Field(min_length=1)]
+    stage: Annotated[tuple[Stage, ...], List, Field(min_length=1)]
     data: Data = Data()
     precision: Precision = Precision()
     checkpoint: Checkpoint
     evaluation: Evaluation = Evaluation()
     parallel: Parallel = Parallel()
+    ignore: Annotated[tuple[Ignore, ...], List] = ()

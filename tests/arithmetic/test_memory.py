@@ -1,0 +1,53 @@
+"""Bytes of weights, gradients and optimizer state against figures of published runs."""
+
+import pytest
+
+from preheat.arithmetic import RankParameters, rank_states, states
+from preheat.recipe import Parallel, Precision, load
+
+BF16 = Precision(compute="bf16")
+
+
+def test_eighteen_bytes_a_parameter_in_mixed_precision() -> None:
+    """bf16 weight 2, fp32 gradient 4, fp32 master weight and two moments 12; fp32 training 16."""
+    held = states(RankParameters(1000, 0), BF16, Parallel(), 4, 1)
+    assert (held.weights, held.gradients, held.optimizer) == (2000, 4000, 12_000)
+    assert states(RankParameters(1000, 0), Precision(compute="fp8"), Parallel(), 4, 1) == held
+    assert states(RankParameters(1000, 0), Precision(compute="fp32"), Parallel(), 4, 1).total == 16_000
+
+
+def test_a_sharded_optimizer_divides_twelve_of_them() -> None:
+    """Megatron-LM: 6 + 12 / replicas; 9 with four."""
+    assert states(RankParameters(1000, 0), BF16, Parallel(sharding="optimizer"), 4, 1).total == 9000
+    assert states(RankParameters(1000, 0), BF16, Parallel(sharding="full"), 4, 1).total == 4500
+
+
+def test_experts_are_divided_over_their_own_replicas() -> None:
+    held = states(RankParameters(1000, 1000), BF16, Parallel(sharding="optimizer"), 4, 2)
+    assert held.total == 1000 * (6 + 3) + 1000 * (6 + 6)
+
+
+def test_405b_on_128_gpus_leaves_nothing_of_80_gb() -> None:
+    """6.34B parameters a GPU x 12 bytes = 76 GB with the optimizer over context 2 (the guide calls this layout fit)."""
+    model = load("llama3.1-405b").recipe.model
+    parallel = Parallel(tensor=8, pipeline=8, context=2, pipeline_layers=(15, *[16] * 6, 15), sharding="optimizer")
+    sizes = [held.total / 1e9 for held in rank_states(model, parallel, BF16, 128)]
+    assert sum(sizes) / 8 == pytest.approx(76.1, abs=0.2)
+    assert max(sizes) == pytest.approx(76.5, abs=0.1)
+
+
+@pytest.mark.parametrize(("sharding", "gigabytes"), [("none", 79.4), ("optimizer", 39.7)])
+def test_70b_on_64_gpus_takes_more_than_30_gb(sharding: str, gigabytes: float) -> None:
+    """70.55B / 16 = 4.41B parameters a GPU; 18 bytes each, or 9 with the optimizer over 2 replicas x context 2."""
+    model = load("llama3-70b").recipe.model
+    parallel = Parallel(tensor=4, pipeline=4, context=2, sharding=sharding)  # type: ignore[arg-type]
+    sizes = [held.total / 1e9 for held in rank_states(model, parallel, BF16, 64)]
+    assert sum(sizes) / 4 == pytest.approx(gigabytes, rel=2e-3)
+
+
+def test_mixtrals_weights_by_expert_parallelism() -> None:
+    """90.2 of 93.4 GB of bf16 weights are experts: 22.5 + 3.2 GB with expert 4, 11.3 + 3.2 GB with expert 8 (the guide: 14 GB)."""
+    model = load("mixtral-8x7b").recipe.model
+    for expert, gigabytes in [(1, 93.4), (4, 22.5 + 3.2), (8, 11.3 + 3.2)]:
+        held = rank_states(model, Parallel(expert=expert), BF16, expert)[0]
+        assert held.weights / 1e9 == pytest.approx(gigabytes, abs=0.06)

@@ -1,0 +1,131 @@
+"""Reading scripts without running them. The oracle is bash itself: what it would pass to a program is what we read."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from preheat.errors import PreheatError
+from preheat.megatron import read_commands
+
+SCRIPTS = {
+    "continuations": "torchrun --nproc_per_node 8 pretrain_gpt.py --lr 3e-4 \\\n  --bf16 \\\n  --min-lr 3e-5\n",
+    "comments": "# --lr 1\ntorchrun pretrain_gpt.py --lr 2 # --min-lr 3\n",
+    "variables": "LR=3e-4\nARGS='--bf16 --swiglu'\ntorchrun pretrain_gpt.py --lr $LR ${ARGS} --save \"$ARGS\"\n",
+    "defaults": "torchrun pretrain_gpt.py --lr ${UNSET_LR:-3e-4} --seed ${UNSET_SEED-7} --save ${UNSET_A:-${UNSET_B:-x}}/y\n",
+    "alternative": "A=1\ntorchrun pretrain_gpt.py ${A:+--bf16} ${UNSET_B:+--fp16} --lr 1\n",
+    "arrays": 'M=(\n  --num-layers 32 # deep\n  --name "two words"\n)\nM+=(--bf16)\ntorchrun pretrain_gpt.py "${M[@]}" --last\n',
+    "array length one": "M=(--bf16)\ntorchrun pretrain_gpt.py ${M[@]} --lr 1\n",
+    "appending": "A=--bf16\nA+=' --swiglu'\ntorchrun pretrain_gpt.py $A\n",
+    "arithmetic": "N=8\nM=$((N*4+2))\ntorchrun pretrain_gpt.py --global-batch-size $((M * (N - 1) / 3)) --seed $((-7/2)) --x $((17 % 5))\n",
+    "quotes": "torchrun pretrain_gpt.py --a 'it'\"'\"'s' --b \"x\\\"y\" --c a\\ b --d \"\" --e '$HOME'\n",
+    "redirections": "torchrun pretrain_gpt.py --lr 1 > log.txt 2>&1\n",
+    "pipes": "torchrun pretrain_gpt.py --lr 1 2>&1 | tee log.txt\n",
+    "prefix": "CUDA_DEVICE_MAX_CONNECTIONS=1 torchrun pretrain_gpt.py --lr 1\n",
+    "semicolons": "LR=1; export X=2; torchrun pretrain_gpt.py --lr $LR\n",
+    "here document": "cat <<EOF >/dev/null\n--lr 9\nEOF\ntorchrun pretrain_gpt.py --lr 1\n",
+    "equals": "torchrun pretrain_gpt.py --lr=3e-4 --save=/a=b\n",
+    "brackets in quotes": 'torchrun pretrain_gpt.py --moe-layer-freq "([0]*3+[1]*58)" --lr 1\n',
+    "multiple lines in quotes": 'ARGS="\n  --bf16\n  --lr 1\n"\ntorchrun pretrain_gpt.py $ARGS\n',
+}
+
+
+def _ours(text: str) -> list[str]:
+    (command,) = read_commands(text)
+    return [word for argument in command.arguments for word in (argument.flag, *argument.values)]
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_means_what_bash_passes_on(name: str, tmp_path: Path) -> None:
+    stand_in = tmp_path / "torchrun"
+    stand_in.write_text('#!/bin/sh\nfor word in "$@"; do printf "%s\\0" "$word" >> "$WORDS"; done\n')
+    stand_in.chmod(0o755)
+    words = tmp_path / "words"
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "WORDS": str(words)}
+    subprocess.run(["bash", "-c", SCRIPTS[name]], check=True, env=environment, cwd=tmp_path, timeout=10, capture_output=True)
+    passed = words.read_text().split("\0")[:-1]
+    arguments = passed[passed.index("pretrain_gpt.py") + 1 :]
+    expected = [part for word in arguments for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    assert _ours(SCRIPTS[name]) == expected
+
+
+def test_lines_launcher_and_environment() -> None:
+    text = "export NCCL_DEBUG=INFO\nM=(\n  --num-layers 2\n)\ntorchrun --nproc-per-node=8 --nnodes 4 \\\n"
+    text += "  x/pretrain_gpt.py ${M[@]} \\\n  --lr 1\n"
+    (command,) = read_commands(text, "run.sh")
+    assert [(argument.flag, argument.line) for argument in command.arguments] == [("--num-layers", 3), ("--lr", 7)]
+    assert [(argument.flag, argument.values) for argument in command.launcher] == [("--nproc-per-node", ("8",)), ("--nnodes", ("4",))]
+    assert command.environment == {"NCCL_DEBUG": "INFO"}
+
+
+def test_nothing_is_run(tmp_path: Path) -> None:
+    mark = tmp_path / "ran"
+    text = f'X=$(touch {mark})\ntorchrun pretrain_gpt.py --save "`touch {mark}`" --lr $X\n'
+    (command,) = read_commands(text)
+    assert not mark.exists()
+    assert len([note for _, note in command.notes if "not run" in note]) == 2
+
+
+def test_a_quoted_launch_and_several_launches() -> None:
+    (command,) = read_commands("srun bash -c 'cd /x && torchrun pretrain_gpt.py --lr 1'\n")
+    assert command.arguments[0].values == ("1",)
+    first, second = read_commands("torchrun pretrain_gpt.py --lr 1\ntorchrun pretrain_gpt.py --lr 2\n")
+    assert (first.arguments[0].values, second.arguments[0].values) == (("1",), ("2",))
+
+
+def test_a_missing_backslash_is_seen() -> None:
+    (command,) = read_commands("torchrun pretrain_gpt.py --lr 1\n  --min-lr 2\n")
+    assert [word.text for word in command.stray] == ["--min-lr"]
+
+
+def test_bare_flags_and_yaml() -> None:
+    (flags,) = read_commands("--num-layers 2\n--bf16\n")
+    assert (flags.form, [argument.flag for argument in flags.arguments]) == ("flags", ["--num-layers", "--bf16"])
+    text = 'ENV_VARS:\n  A: 1\nMODEL_ARGS:\n  --num-layers: 2\nbf16: true\nfp16: false\nrampup_batch_size: [1, 2, 3] # ramp\nsave: "a b"\n'
+    (command,) = read_commands(text)
+    assert command.environment == {"A": "1"}
+    found = [(argument.flag, argument.values, argument.line) for argument in command.arguments]
+    assert found == [("--num-layers", ("2",), 4), ("--bf16", (), 5), ("--rampup-batch-size", ("1", "2", "3"), 7), ("--save", ("a b",), 8)]
+
+
+HOSTILE = {
+    "a long line": "--lr " + "9" * 200_000,
+    "ten megabytes": "x" * 10_000_000,
+    "a NUL byte": "torchrun pretrain_gpt.py --lr 1\0\n",
+    "an open quote": "torchrun pretrain_gpt.py --lr '1\n",
+    "an open bracket": "torchrun pretrain_gpt.py --lr ${X\n",
+    "an open array": "M=(--lr 1\n",
+    "doubling": "A=xxxxxxxxxx\n" + 'A="$A$A"\n' * 60 + "torchrun pretrain_gpt.py --save $A\n",
+    "a YAML tag": "lr: !!python/object/apply:os.system [x]\n",
+    "a YAML anchor": "lr: &a 1\n",
+    "a YAML key twice": "lr: 1\nlr: 2\n",
+    "no command": "ls -la\n",
+    "nothing": "",
+}
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_files_are_refused_quickly(name: str) -> None:
+    with pytest.raises(PreheatError):
+        read_commands(HOSTILE[name])
+
+
+@pytest.mark.timeout(10)
+def test_defaults_inside_defaults_are_left_open_somewhere() -> None:
+    (command,) = read_commands("torchrun pretrain_gpt.py --save " + "${A:-" * 3_000 + "}" * 3_000 + "\n")
+    assert any("not evaluated" in note for _, note in command.notes)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.text(alphabet="ab-=$(){}[]\"'`\\ \n#;|&<>:+*/%09AZ_", max_size=80))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    with contextlib.suppress(PreheatError):
+        read_commands(text)
