@@ -2,6 +2,7 @@
 
 from collections import Counter
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from preheat.errors import PreheatError
 def dataset(folder: Path, name: str, lengths: list[int]) -> IndexedDataset:
     """Documents whose tokens all differ: token i of the source is i."""
     bounds = np.concatenate(([0], np.cumsum(lengths)))
-    write(folder / name, [np.arange(a, b, dtype=np.int32) for a, b in zip(bounds, bounds[1:], strict=False)], np.dtype(np.int32))
+    write(folder / name, [np.arange(a, b, dtype=np.int32) for a, b in pairwise(bounds)], np.dtype(np.int32))
     return IndexedDataset(folder / name)
 
 

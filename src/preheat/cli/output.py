@@ -30,7 +30,6 @@ def problem_json(problem: Problem) -> dict[str, Any]:
 
 
 def table(rows: Sequence[Sequence[str]], indent: str = "") -> str:
-    """Rows in aligned columns; the last column is not padded."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=True))][:-1] + [row[-1]]).rstrip() for row in rows)
-    return "\n".join(indent + line for line in lines)
+    """Rows in aligned columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join((indent + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))).rstrip() for row in rows)

@@ -42,9 +42,8 @@ def run(recipe: RecipeName, data: DataPath = None, run: RunOption = None, sets: 
     if as_json:
         print_json({"schema": "preheat.train/1", "complete": complete, "run": str(trainer.folder.path), **last})
     elif complete:
-        print(
-            f"{trainer.folder.path}: complete after {trainer.done:_} steps, loss {last['loss']:.4f}. Next: preheat evaluate {trainer.folder.path}"
-        )
+        place = trainer.folder.path
+        print(f"{place}: complete after {trainer.done:_} steps, loss {last['loss']:.4f}. Next: preheat evaluate {place}")
     else:
         print(f"{trainer.folder.path}: stopped and saved after step {trainer.done:_}; the same command continues")
     raise typer.Exit(0 if complete else 1)
