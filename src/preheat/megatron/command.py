@@ -66,17 +66,23 @@ def read_commands(text: str, file: str = "command") -> tuple[Command, ...]:
 
 
 def _from_yaml(text: str, file: str) -> Command:
-    arguments, environment = [], {}
-    for entry in read_flat(text, file):
+    arguments, environment, aside = [], {}, dict[str, int]()
+    entries = read_flat(text, file)
+    sectioned = any(entry.section.upper() == "MODEL_ARGS" for entry in entries)
+    for entry in entries:
         if entry.section.upper() in ("ENV_VARS", "ENV"):
             environment[entry.key] = " ".join(entry.values)
+            continue
+        if sectioned and entry.section.upper() != "MODEL_ARGS":
+            aside.setdefault(entry.section or entry.key, entry.line)
             continue
         flag = "--" + entry.key.lstrip("-").replace("_", "-")
         if entry.values in (("true",), ("True",)):
             arguments.append(Argument(flag, (), entry.line))
         elif entry.values not in (("false",), ("False",), ("null",), ("~",)):
             arguments.append(Argument(flag, entry.values, entry.line))
-    return Command(file, "yaml", tuple(arguments), environment=environment)
+    notes = tuple((line, f"{name} is beside MODEL_ARGS and not read") for name, line in aside.items())
+    return Command(file, "yaml", tuple(arguments), environment=environment, notes=notes)
 
 
 def _from_script(script: Script, file: str) -> tuple[Command, ...]:

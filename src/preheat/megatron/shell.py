@@ -1,7 +1,7 @@
 """Reads a shell script without running it: words, quotes, continuations, variables, arrays, defaults and integer arithmetic.
 
-What only a shell could know stays open: a command substitution and an unset variable keep their text (`$(...)`, `$NAME`), and control flow
-is read straight through. Each of these is noted.
+What only a shell could know stays open: a command substitution and an unset variable keep their text (`$(...)`, `$NAME`), of an `if`
+with an unknown condition the first branch is read, and loops and cases are read straight through. Each of these is noted.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ import re
 from dataclasses import dataclass, field
 
 from preheat.errors import refuse
+from preheat.megatron.branches import Branch
 from preheat.megatron.integers import evaluate
 from preheat.megatron.lexing import ASSIGNMENT, MAX_WORDS, Lexer, Part, short
 
 MAX_CHARACTERS = 1_000_000
 
 _REFERENCE = re.compile(r"(?P<name>[A-Za-z_]\w*|\d|[@*])(?:\[(?P<index>[^\]]*)\])?(?:(?P<how>:?[-=+?])(?P<other>.*))?", re.DOTALL)
-_CONTROL = {"if", "for", "while", "until", "case", "select", "function"}
-_PREFIXES = {"then", "do", "else", "elif", "!", "time", "{", "}", "fi", "done", "esac", *_CONTROL}
+_STRAIGHT = {"for", "while", "until", "case", "select", "function"}
+_PREFIXES = {"do", "!", "time", "{", "}", "done", "esac", *_STRAIGHT}
 _DECLARES = {"export", "declare", "local", "readonly", "typeset"}
 _NESTING = 16
 
@@ -67,6 +68,7 @@ class _Evaluator:
         self.variables: dict[str, list[Word]] = {}
         self.words = 0
         self.spent = 0
+        self.branches: list[Branch] = []
 
     def read(self) -> Script:
         for command in self.lexer.commands():
@@ -74,11 +76,35 @@ class _Evaluator:
         return self.script
 
     def _run(self, pending: list[list[Part]]) -> None:
-        """Evaluate one statement: assignments take effect, everything else is kept as words."""
-        while pending and len(pending[0]) == 1 and not pending[0][0].quoted and pending[0][0].text in _PREFIXES:
-            if pending[0][0].text in _CONTROL:
-                self.script.notes.append((pending[0][0].line, f"`{pending[0][0].text}` is not evaluated: all branches are read in turn"))
+        """Evaluate one simple command, after the words of control flow in front of it."""
+        while pending and (word := _plain(pending[0])) in {"if", "elif", "then", "else", "fi", *_PREFIXES}:
+            self._control(word, pending[0][0].line)
             pending = pending[1:]
+        if not pending:
+            return
+        if self.branches and self.branches[-1].deciding:
+            self.branches[-1].conditions.append([word.text for parts in pending for word in self._expand(parts)])
+        elif all(branch.reading for branch in self.branches):
+            self._simple(pending)
+
+    def _control(self, word: str, line: int) -> None:
+        if word == "if":
+            self.branches.append(Branch(line))
+        elif word in _STRAIGHT and all(branch.reading for branch in self.branches):
+            self.script.notes.append((line, f"`{word}` is not evaluated: what is in it is read in turn"))
+        if not self.branches:
+            return
+        if word == "elif":
+            self.branches[-1].deciding = True
+        elif word == "then":
+            self.branches[-1].decide()
+        elif word == "else":
+            self.branches[-1].otherwise()
+        elif word == "fi" and self.branches.pop().guessed and all(branch.reading for branch in self.branches):
+            self.script.notes.append((line, "the condition of an `if` that ends here is not known: its first branch is read, no other"))
+
+    def _simple(self, pending: list[list[Part]]) -> None:
+        """Assignments take effect, everything else is kept as words."""
         declaring = bool(pending) and len(pending[0]) == 1 and pending[0][0].text in _DECLARES
         exporting = declaring and pending[0][0].text in ("export", "declare", "typeset")
         assignments: dict[str, list[Word]] = {}
@@ -89,6 +115,9 @@ class _Evaluator:
         words = [] if declaring else [word for parts in rest for word in self._expand(parts)]
         texts = {name: " ".join(word.text for word in value) for name, value in assignments.items()}
         if words:
+            if words[0].text in ("[", "[[", "test"):
+                self.script.notes.append((words[0].line, "a test is not evaluated: what follows it with && or || is read"))
+                return
             self.script.statements.append(Statement(tuple(words), texts))
             self.words += len(words)
             if self.words > MAX_WORDS:
@@ -215,3 +244,8 @@ class _Evaluator:
 
 def _joined(parts: list[Part]) -> str:
     return "".join(part.text for part in parts)
+
+
+def _plain(parts: list[Part]) -> str:
+    """The text of a word without quotes or references; empty for any other."""
+    return parts[0].text if len(parts) == 1 and parts[0].kind == "text" and not parts[0].quoted else ""
