@@ -6,13 +6,16 @@ READY := $(VENV)/ready
 RUN := runs/tiny
 DATA := prepared/tiny
 
-.PHONY: help setup demo test lint format clean
+ORACLE := $(VENV)/megatron-core-0.17.1
+
+.PHONY: help setup demo test lint format oracle-setup oracle clean
 
 help:
 	@echo "make demo    prepare real text, train a small language model on it, evaluate it, sample from it, write the report"
 	@echo "make test    run the tests"
 	@echo "make lint    check style, types and the floors of the house"
 	@echo "make format  mend style"
+	@echo "make oracle  hold what we say of Megatron-LM against megatron-core 0.17.1 itself"
 	@echo "make clean   remove the demo's data and run (the virtual environment stays)"
 
 setup: $(READY)
@@ -44,6 +47,14 @@ lint: $(READY)
 format: $(READY)
 	$(BIN)/ruff check --fix src tests bench
 	$(BIN)/ruff format src tests bench
+
+oracle-setup: $(READY)
+	test -d $(ORACLE) || ( $(BIN)/pip download --quiet --disable-pip-version-check --no-deps --ignore-requires-python \
+	    megatron-core==0.17.1 --dest $(VENV)/wheels && $(BIN)/python -m zipfile -e $(VENV)/wheels/megatron_core-0.17.1-*.whl $(ORACLE) )
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt pyyaml
+
+oracle: oracle-setup
+	PREHEAT_MEGATRON=$(ORACLE) $(BIN)/python -m pytest -m oracle
 
 clean:
 	rm -rf $(RUN) $(DATA)

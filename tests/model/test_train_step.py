@@ -26,7 +26,12 @@ def steps(transformer: Transformer, count: int) -> list[float]:
 
 @pytest.fixture(scope="module")
 def small() -> Transformer:
-    return build(load("tiny").recipe.model.model_copy(update={"layers": 2, "hidden": 64, "heads": 4, "kv_heads": 2, "ffn_hidden": 96, "vocab_size": 300}), seed=0)
+    return build(
+        load("tiny").recipe.model.model_copy(
+            update={"layers": 2, "hidden": 64, "heads": 4, "kv_heads": 2, "ffn_hidden": 96, "vocab_size": 300}
+        ),
+        seed=0,
+    )
 
 
 def test_a_model_learns_to_count(small: Transformer) -> None:

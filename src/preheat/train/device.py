@@ -43,8 +43,11 @@ def choose(precision: Precision) -> Device:
     return Device(device, name, torch.float32, "the device has no native bf16 multiplication")
 
 
-def matmul_peak(device: Device, size: int = 2048, seconds: float = 0.4) -> float:
-    """The best rate seen in multiplying two square matrices of the compute format, in FLOP/s: what MFU is measured against."""
+def matmul_peak(device: Device, size: int = 2048, seconds: float = 1.5) -> float:
+    """The best rate seen in multiplying two square matrices of the compute format, in FLOP/s: what MFU is measured against.
+
+    Long enough that another process, gone within a second, does not lower it.
+    """
     left, right = (torch.randn(size, size, device=device.torch_device, dtype=device.compute) for _ in range(2))
     best, begin = float("inf"), time.perf_counter()
     while time.perf_counter() - begin < seconds:
