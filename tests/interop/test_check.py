@@ -89,7 +89,11 @@ def test_the_commands_are_those_that_were_asked() -> None:
 GUIDE = {
     # file: GPUs, rules that must be among the findings, texts that must be among them
     "gpt3-15b.yaml": (32, ["activation", "ignored", "size-name", "amounts", "comment"], ["the comment says 2B tokens", "16.0B tokens"]),
-    "gpt3-15b.sh": (32, ["tokenizer", "default", "amounts"], ["48 key/value heads", "learned positions", "0.1 is taken", "16.0B tokens"]),
+    "gpt3-15b.sh": (
+        32,
+        ["rendezvous", "tokenizer-missing", "default", "amounts", "connections"],
+        ["48 key/value heads", "learned positions", "0.1 is taken", "16.0B tokens"],
+    ),
     "gpt3-175b.yaml": (512, ["renamed", "amounts"], ["--lr-warmup-steps", "471.9B tokens"]),
     "llama3-8b.yaml": (8, ["renamed", "gqa-missing"], ["--rope-theta", "32 key/value heads are trained"]),
     "llama3-8b-fp8.sh": (
@@ -209,6 +213,8 @@ BASE = (
         ("vocabulary-files", "--tokenizer-type GPT2BPETokenizer", "0.19"),
         ("data-weights", "--data-path 0.5 a 0.5", "0.19"),
         ("data-source", "--data-path a", "0.19"),
+        ("tokenizer", "--tokenizer-type HuggingFaceTokenizer", "0.19"),
+        ("tokenizer", "--vocab-file tokenizer.model", "0.19"),
         ("split", "--data-path a", "0.19"),
         ("save-interval", "--save x", "0.19"),
         ("resume", "--save x --save-interval 1", "0.19"),
@@ -223,6 +229,7 @@ BASE = (
         ("expert-groups", "--num-experts 8 --moe-router-num-groups 4 --moe-router-group-topk 8", "0.19"),
         ("expert-flags", "--moe-ffn-hidden-size 64", "0.19"),
         ("expert-shared", "--num-experts 8 --moe-ffn-hidden-size 2048 --moe-shared-expert-intermediate-size 3000", "0.19"),
+        ("virtual-batches", "--pipeline-model-parallel-size 4 --num-virtual-stages-per-pipeline-rank 2 --global-batch-size 6", "0.19"),
         ("expert-dispatch", "--num-experts 8 --expert-model-parallel-size 8", "0.19"),
         ("format", "--fp16", "0.19"),
         ("fp8-history", "--fp8-format hybrid --fp8-recipe tensorwise --fp8-amax-history-len 4", "0.19"),
@@ -231,11 +238,24 @@ BASE = (
     ],
 )
 def test_each_rule_has_a_command_that_it_finds_and_one_that_it_leaves_alone(rule: str, extra: str, version: str) -> None:
-    gpus = 24 if rule == "world" else 8
-    found = {problem.rule for problem in check_megatron(BASE + extra, "x", gpus if rule != "world" else 8, version)}
+    found = {problem.rule for problem in check_megatron(BASE + extra, "x", 8, version)}
     assert f"megatron.{rule}" in found
     good = BASE + "--use-distributed-optimizer"
     assert f"megatron.{rule}" not in {problem.rule for problem in check_megatron(good, "x", 8, version)}
+
+
+def test_groups_of_micro_batches_larger_than_the_pipeline() -> None:
+    # megatron-core's own test configuration gpt3_mcore_te_tp1_pp4_vp1_tunable_overlap: 5 micro-batches on 4 stages in groups of 5
+    extra = "--pipeline-model-parallel-size 4 --num-virtual-stages-per-pipeline-rank 2 --global-batch-size 10 "
+    group = "--microbatch-group-size-per-virtual-pipeline-stage"
+    rules = [{p.rule for p in check_megatron(BASE + extra + more, "x", 8)} for more in ("", f"{group} 5", f"{group} 3", f"{group} 6")]
+    assert ["megatron.virtual-batches" in found for found in rules] == [True, False, True, True]
+
+
+def test_a_missing_tokenizer_is_gpt2s() -> None:
+    text = BASE.replace("--tokenizer-type NullTokenizer", "")
+    (problem,) = [problem for problem in check_megatron(text, "x", 8) if problem.rule == "megatron.tokenizer-missing"]
+    assert (problem.severity, problem.want) == ("warning", "GPT2BPETokenizer is taken for a vocabulary of 32000")
 
 
 def test_the_launch_of_a_script_is_judged() -> None:

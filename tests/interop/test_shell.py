@@ -28,6 +28,9 @@ SCRIPTS = {
     "redirections": "torchrun pretrain_gpt.py --lr 1 > log.txt 2>&1\n",
     "pipes": "torchrun pretrain_gpt.py --lr 1 2>&1 | tee log.txt\n",
     "prefix": "CUDA_DEVICE_MAX_CONNECTIONS=1 torchrun pretrain_gpt.py --lr 1\n",
+    "a condition that holds": "N=4\nif [ $N -gt 2 ]; then\n  A=--bf16\nelse\n  A=--fp16\nfi\ntorchrun pretrain_gpt.py $A\n",
+    "a condition that fails": "T=\nif [[ -n $T ]]; then A=--bf16; else A=--fp16; fi\ntorchrun pretrain_gpt.py $A\n",
+    "nested": "if [ a != a ]; then\n if [ 1 = 1 ]; then A=x; fi\nelif [ ! b = a ]; then A=y; fi\ntorchrun pretrain_gpt.py --a $A\n",
     "semicolons": "LR=1; export X=2; torchrun pretrain_gpt.py --lr $LR\n",
     "here document": "cat <<EOF >/dev/null\n--lr 9\nEOF\ntorchrun pretrain_gpt.py --lr 1\n",
     "equals": "torchrun pretrain_gpt.py --lr=3e-4 --save=/a=b\n",
@@ -88,11 +91,50 @@ def test_a_missing_backslash_is_seen() -> None:
 def test_bare_flags_and_yaml() -> None:
     (flags,) = read_commands("--num-layers 2\n--bf16\n")
     assert (flags.form, [argument.flag for argument in flags.arguments]) == ("flags", ["--num-layers", "--bf16"])
-    text = 'ENV_VARS:\n  A: 1\nMODEL_ARGS:\n  --num-layers: 2\nbf16: true\nfp16: false\nrampup_batch_size: [1, 2, 3] # ramp\nsave: "a b"\n'
+    text = 'num-layers: 2\nbf16: true\nfp16: false\nrampup_batch_size: [1, 2, 3] # ramp\nsave: "a b"\ndata-path: 1 a\n'
     (command,) = read_commands(text)
-    assert command.environment == {"A": "1"}
     found = [(argument.flag, argument.values, argument.line) for argument in command.arguments]
-    assert found == [("--num-layers", ("2",), 4), ("--bf16", (), 5), ("--rampup-batch-size", ("1", "2", "3"), 7), ("--save", ("a b",), 8)]
+    assert found[:3] == [("--num-layers", ("2",), 1), ("--bf16", (), 2), ("--rampup-batch-size", ("1", "2", "3"), 4)]
+    assert found[3:] == [("--save", ("a b",), 5), ("--data-path", ("1", "a"), 6)]
+
+
+def test_the_test_configurations_of_megatron_itself() -> None:
+    text = """ENV_VARS:
+  CUDA_DEVICE_MAX_CONNECTIONS: 1
+TEST_TYPE: regular
+BEFORE_SCRIPT: |
+  echo --lr: 9
+MODEL_ARGS:
+  --num-layers: 12
+  --auto-detect-ckpt-format:
+    true
+  --recompute-modules: "[core_attn mlp]"
+  --data-path:
+    - 0.5
+    - a
+METRICS:
+  - "lm loss"
+"""
+    (command,) = read_commands(text)
+    assert command.environment == {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    assert [(argument.flag, argument.values) for argument in command.arguments] == [
+        ("--num-layers", ("12",)),
+        ("--auto-detect-ckpt-format", ()),
+        ("--recompute-modules", ("core_attn", "mlp")),
+        ("--data-path", ("0.5", "a")),
+    ]
+    assert [line for line, _ in command.notes] == [3, 14]
+
+
+def test_the_branch_that_is_read() -> None:
+    chosen = "A=x\nif [[ $A == x ]]; then\n  F=--bf16\nelif [ $A = y ]; then\n  F=--fp16\nelse\n  F=--swiglu\nfi\n"
+    for value, flag in (("x", "--bf16"), ("y", "--fp16"), ("z", "--swiglu")):
+        (command,) = read_commands(chosen.replace("A=x", f"A={value}") + "torchrun pretrain_gpt.py $F\n")
+        assert ([argument.flag for argument in command.arguments], command.notes) == ([flag], ())
+    unknown = "if [ -z $B ]; then F=--bf16; if true; then F+=' --fp16'; fi; else F=--swiglu; fi\ntorchrun pretrain_gpt.py $F\n"
+    (command,) = read_commands(unknown)
+    assert [argument.flag for argument in command.arguments] == ["--bf16", "--fp16"]
+    assert any("first branch is read" in note for _, note in command.notes)
 
 
 HOSTILE = {

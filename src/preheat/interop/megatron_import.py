@@ -57,7 +57,10 @@ def import_megatron(text: str, file: str, gpus: int, version: str) -> Imported:
     for name in ("num_layers", "hidden_size", "num_attention_heads"):
         if settings[name] is None:
             refuse("megatron.required", f"--{name.replace('_', '-')} is missing", "the shape of the model", "Give it", file=file)
-    values, stated, lost = recipe_table(settings)
+    try:
+        values, stated, lost = recipe_table(settings)
+    except (ValueError, OverflowError) as error:  # a length below zero
+        refuse("megatron.recipe", str(error), "", "`preheat check --megatron` says where", file=file)
     if len(commands) > 1:
         stated.append(f"the first of {len(commands)} launches is read")
     carried = apply_comments(values, text, file)
@@ -191,7 +194,7 @@ def _held_out(settings: Settings, lost: Lost) -> dict[str, Any]:
 
 def _tokenizer(settings: Settings, stated: list[str]) -> dict[str, Any]:
     kind, model = settings["tokenizer_type"], settings["tokenizer_model"]
-    if kind == "GPT2BPETokenizer":
+    if kind == "GPT2BPETokenizer" or (kind is None and settings["merge_file"]):
         return {"kind": "gpt2"}
     if model and kind == "HuggingFaceTokenizer":
         return {"kind": "file", "path": model if model.endswith(".json") else f"{model.rstrip('/')}/tokenizer.json".removeprefix("./")}

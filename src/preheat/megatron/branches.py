@@ -51,6 +51,8 @@ def _test(words: list[str]) -> bool | None:
     if words[:1] == ["!"]:
         value = _test(words[1:])
         return value if value is None else not value
+    if len(words) == 1:
+        return words[0] != ""
     if len(words) == 2 and words[0] in ("-z", "-n"):
         return (words[1] == "") == (words[0] == "-z")
     if len(words) != 3:

@@ -114,11 +114,11 @@ class _Reader:
 
 
 def _values(text: str) -> tuple[str, ...]:
-    """One value, or those of a list: `[a, b]` or `"[a b]"`; a list expression such as `([0]*3+[1])` is one."""
+    """The words of a plain value, one value in quotes, or those of a list: `[a, b]`; a list expression `([0]*3+[1])` is one."""
     bare = _unquoted(text)
     if bare.startswith("[") and bare.endswith("]") and "[" not in bare[1:] and "*" not in bare:
         return tuple(_unquoted(part) for part in re.split(r"[,\s]+", bare[1:-1].strip()) if part)
-    return (bare,)
+    return (bare,) if bare != text else tuple(text.split())
 
 
 def _unquoted(text: str) -> str:

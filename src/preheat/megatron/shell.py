@@ -83,7 +83,9 @@ class _Evaluator:
         if not pending:
             return
         if self.branches and self.branches[-1].deciding:
-            self.branches[-1].conditions.append([word.text for parts in pending for word in self._expand(parts)])
+            double = "[[" in (_plain(pending[0]), _plain(pending[1]) if len(pending) > 1 else "")  # [[ ]] splits no words
+            words = [self._string(parts) for parts in pending] if double else [w.text for parts in pending for w in self._expand(parts)]
+            self.branches[-1].conditions.append(words)
         elif all(branch.reading for branch in self.branches):
             self._simple(pending)
 

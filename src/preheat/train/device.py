@@ -43,19 +43,22 @@ def choose(precision: Precision) -> Device:
     return Device(device, name, torch.float32, "the device has no native bf16 multiplication")
 
 
-def matmul_peak(device: Device, size: int = 2048, seconds: float = 1.5) -> float:
+def matmul_peak(device: Device, size: int = 2048, patience_s: float = 1.0, most_s: float = 8.0) -> float:
     """The best rate seen in multiplying two square matrices of the compute format, in FLOP/s: what MFU is measured against.
 
-    Long enough that another process, gone within a second, does not lower it.
+    It looks until nothing better came for `patience_s`, at most `most_s`: a machine that was idle takes seconds to wake up.
     """
     left, right = (torch.randn(size, size, device=device.torch_device, dtype=device.compute) for _ in range(2))
-    best, begin = float("inf"), time.perf_counter()
-    while time.perf_counter() - begin < seconds:
-        start = time.perf_counter()
+    best = float("inf")
+    begin = improved = now = time.perf_counter()
+    while now - improved < patience_s and now - begin < most_s:
+        start = now
         left @ right
         if device.torch_device.type == "cuda":
             torch.cuda.synchronize()
-        best = min(best, time.perf_counter() - start)
+        now = time.perf_counter()
+        if now - start < 0.99 * best:
+            best, improved = now - start, now
     return 2 * size**3 / best
 
 

@@ -128,15 +128,20 @@ def pipeline_full(settings: Settings) -> Iterator[Finding]:
 
 @hazard("virtual-batches")
 def virtual_batches(settings: Settings) -> Iterator[Finding]:
-    """The interleaved schedule takes micro-batches in groups of the pipeline size.
+    """The interleaved schedule takes micro-batches in groups of at least the pipeline size, and so is the last group.
 
-    Megatron-LM's validation lets it through; the first step fails. Example: 3 micro-batches on 4 stages with virtual stages.
+    Megatron-LM's validation lets it through; the first step fails. A group is as large as the pipeline unless
+    --microbatch-group-size-per-virtual-pipeline-stage says otherwise. Example: 3 micro-batches on 4 stages with virtual stages.
     """
     interleaved = settings["num_layers_per_virtual_pipeline_stage"] or (settings["num_virtual_stages_per_pipeline_rank"] or 1) > 1
     stages = size(settings, "pipeline_model_parallel_size")
     if not interleaved or stages == 1 or settings.gpus % model_ranks(settings) or not settings.has("global_batch_size"):
         return
     micro_batches = full_batch(settings) // (size(settings, "micro_batch_size") * data_parallel(settings))
-    if micro_batches % stages and not settings["microbatch_group_size_per_virtual_pipeline_stage"]:
-        got = f"{micro_batches} micro-batches on {stages} interleaved stages"
-        yield Finding("--global-batch-size", got, f"a multiple of {stages}", "Change the global batch")
+    group = max(1, settings["microbatch_group_size_per_vp_stage"] or stages)
+    if group < stages:
+        flag = "--microbatch-group-size-per-virtual-pipeline-stage"
+        yield Finding(flag, f"groups of {group} micro-batches on {stages} stages", f"at least {stages}", "Remove it")
+    elif group > micro_batches or 0 < micro_batches % group < stages:
+        got = f"{micro_batches} micro-batches in groups of {group} on {stages} interleaved stages"
+        yield Finding("--global-batch-size", got, f"no group below {stages}", f"Make it a multiple of {group}")

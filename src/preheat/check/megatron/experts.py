@@ -103,11 +103,11 @@ def dense_flags(settings: Settings) -> Iterator[Finding]:
         yield Finding("--moe-ffn-hidden-size", "--moe-ffn-hidden-size without --num-experts", "", "Give --num-experts or remove it")
 
 
-@hazard("expert-shared")
+@hazard("expert-shared", "warning")
 def shared(settings: Settings) -> Iterator[Finding]:
     """The shared experts' width is their number times the width of one.
 
-    Stricter than Megatron-LM, which takes any width. Example: 18432 beside experts of 2048 is nine shared experts; DeepSeek-V3 has one.
+    Megatron-LM takes any width. Example: 18432 beside experts of 2048 is nine shared experts; DeepSeek-V3 has one.
     """
     width, one = settings["moe_shared_expert_intermediate_size"], expert_width(settings)
     if settings["num_experts"] and width and one and width % one:

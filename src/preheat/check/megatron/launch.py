@@ -32,9 +32,11 @@ def launcher(settings: Settings) -> Iterator[Finding]:
         yield Finding("--nproc-per-node", got, f"--gpus is {settings.gpus}", "Make them agree")
 
 
-@hazard("rendezvous", "warning")
+@hazard("rendezvous")
 def rendezvous(settings: Settings) -> Iterator[Finding]:
-    """Several nodes need a place to meet: torchrun without an endpoint waits on every node for itself.
+    """Several nodes need a place to meet: without an endpoint torchrun looks for the others on its own node, and waits for ever.
+
+    Stricter than Megatron-LM's arguments, which say nothing about the launcher.
 
     Example: torchrun --nproc_per_node=8 --nnodes=4 without --node-rank and --master-addr, or --rdzv-endpoint.
     """
@@ -66,21 +68,30 @@ def connections(settings: Settings) -> Iterator[Finding]:
 
 @hazard("tokenizer")
 def tokenizer(settings: Settings) -> Iterator[Finding]:
-    """A tokenizer needs a type, and the type its file.
+    """A tokenizer has the files of its kind; pretrain_gpt.py takes GPT-2's when none is named.
 
     Megatron-LM's validation lets it through; building the tokenizer fails. Example: --vocab-file tokenizer.model without
     --tokenizer-type; --tokenizer-type HuggingFaceTokenizer without --tokenizer-model.
     """
     kind, model, vocabulary = settings["tokenizer_type"], settings["tokenizer_model"], settings["vocab_file"]
-    if kind is None:
-        yield Finding("--tokenizer-type", "no --tokenizer-type", "it has no default", "Give --tokenizer-type and --tokenizer-model")
-    elif kind in (*_SENTENCEPIECE, "TikTokenizer", "HuggingFaceTokenizer") and not model:
+    if kind in (*_SENTENCEPIECE, "TikTokenizer", "HuggingFaceTokenizer") and not model:
         yield Finding("--tokenizer-model", f"--tokenizer-type {kind} without --tokenizer-model", "", "Give --tokenizer-model")
     elif kind == "NullTokenizer" and not settings["vocab_size"]:
         yield Finding("--vocab-size", "--tokenizer-type NullTokenizer without --vocab-size", "", "Give --vocab-size")
     if vocabulary and vocabulary.endswith(".model"):
         got = f"--vocab-file {vocabulary}"
         yield Finding("--vocab-file", got, "a GPT-2 vocab.json", f"Write --tokenizer-type Llama2Tokenizer --tokenizer-model {vocabulary}")
+
+
+@hazard("tokenizer-missing", "warning")
+def tokenizer_missing(settings: Settings) -> Iterator[Finding]:
+    """Without --tokenizer-type pretrain_gpt.py takes GPT-2's, whatever the model is.
+
+    Example: a LLaMA command that names none trains on 50,257 ids.
+    """
+    if settings["tokenizer_type"] is None:
+        want = "GPT2BPETokenizer is taken" + (f" for a vocabulary of {settings['vocab_size']}" if settings["vocab_size"] else "")
+        yield Finding("--tokenizer-type", "no --tokenizer-type", want, "Give --tokenizer-type and its files")
 
 
 @hazard("vocabulary-files", "warning")
@@ -105,7 +116,7 @@ def data_source(settings: Settings) -> Iterator[Finding]:
         yield Finding(
             "--data-path", "more than one source of data", "one of them", "Keep one of --data-path, --mock-data and --train-data-path"
         )
-    if not any(sources) and not settings.has("data_path"):
+    if not any(sources) and not settings.has("data_path") and not settings["perform_rl_step"]:
         yield Finding("--data-path", "no data: neither --data-path nor --mock-data", "", "Give --data-path")
 
 
