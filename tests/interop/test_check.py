@@ -207,6 +207,8 @@ BASE = (
         ("context-chunks", "--context-parallel-size 8 --seq-length 4090", "0.19"),
         ("overlap", "--overlap-param-gather", "0.19"),
         ("fsdp", "--use-torch-fsdp2 --pipeline-model-parallel-size 2", "0.19"),
+        ("deterministic", "--deterministic-mode --cross-entropy-loss-fusion", "0.17"),
+        ("deterministic", "--deterministic-mode --tensor-model-parallel-size 2 --sequence-parallel --tp-comm-overlap", "0.19"),
         ("offload", "--optimizer-cpu-offload", "0.19"),
         ("tensor-node", "--tensor-model-parallel-size 16", "0.19"),
         ("optimizer-unsharded", "", "0.19"),
@@ -242,6 +244,12 @@ def test_each_rule_has_a_command_that_it_finds_and_one_that_it_leaves_alone(rule
     assert f"megatron.{rule}" in found
     good = BASE + "--use-distributed-optimizer"
     assert f"megatron.{rule}" not in {problem.rule for problem in check_megatron(good, "x", 8, version)}
+
+
+def test_fsdp_and_one_connection() -> None:
+    text = f"export CUDA_DEVICE_MAX_CONNECTIONS=1\ntorchrun --nproc_per_node=8 pretrain_gpt.py {BASE} --use-megatron-fsdp\n"
+    assert "megatron.connections-fsdp" in {problem.rule for problem in check_megatron(text, "run.sh", 8)}
+    assert "megatron.connections-fsdp" not in {problem.rule for problem in check_megatron(text.partition("\n")[2], "run.sh", 8)}
 
 
 def test_groups_of_micro_batches_larger_than_the_pipeline() -> None:

@@ -54,7 +54,7 @@ def rendezvous(settings: Settings) -> Iterator[Finding]:
 def connections(settings: Settings) -> Iterator[Finding]:
     """Tensor and context parallelism before Blackwell insist on CUDA_DEVICE_MAX_CONNECTIONS=1; without it the program ends.
 
-    Example: a launch script that does not export it. FSDP wants the opposite.
+    Example: a launch script that does not export it.
     """
     split = size(settings, "tensor_model_parallel_size") > 1 or size(settings, "context_parallel_size") > 1
     sharded = settings["use_torch_fsdp2"] or settings["use_megatron_fsdp"]
@@ -62,8 +62,30 @@ def connections(settings: Settings) -> Iterator[Finding]:
     flag = "--tensor-model-parallel-size"
     if settings.command.form == "script" and split and not sharded and value != "1":
         yield Finding(flag, "CUDA_DEVICE_MAX_CONNECTIONS is not set here", "1 before Blackwell", "Add export CUDA_DEVICE_MAX_CONNECTIONS=1")
-    if sharded and value == "1":
-        yield Finding(flag, "CUDA_DEVICE_MAX_CONNECTIONS=1 with FSDP", "another value", "Remove it")
+
+
+@hazard("connections-fsdp")
+def connections_fsdp(settings: Settings) -> Iterator[Finding]:
+    """FSDP refuses CUDA_DEVICE_MAX_CONNECTIONS=1, which tensor parallelism asks for: it wants more streams than one.
+
+    Example: export CUDA_DEVICE_MAX_CONNECTIONS=1 with --use-megatron-fsdp.
+    """
+    for flag in ("--use-torch-fsdp2", "--use-megatron-fsdp"):
+        if settings[flag.removeprefix("--").replace("-", "_")] and settings.command.environment.get("CUDA_DEVICE_MAX_CONNECTIONS") == "1":
+            yield Finding(flag, f"CUDA_DEVICE_MAX_CONNECTIONS=1 with {flag}", "another value or none", "Remove it")
+
+
+@hazard("deterministic")
+def deterministic(settings: Settings) -> Iterator[Finding]:
+    """Deterministic mode goes without the kernels that add in any order.
+
+    Example: --deterministic-mode with --cross-entropy-loss-fusion; since core 0.19 also --tp-comm-overlap, before --use-flash-attn.
+    """
+    against = ["cross_entropy_loss_fusion", "tp_comm_overlap" if settings.since("0.19") else "use_flash_attn"]
+    for name in against:
+        if settings["deterministic_mode"] and settings[name]:
+            flag = "--" + name.replace("_", "-")
+            yield Finding("--deterministic-mode", f"--deterministic-mode with {flag}", "", f"Remove {flag}")
 
 
 @hazard("tokenizer")
