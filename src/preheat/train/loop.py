@@ -15,6 +15,7 @@ from preheat.arithmetic import Step, Timeline, flops_per_token
 from preheat.data import SampleOrder
 from preheat.errors import Problem, RunFailed
 from preheat.model import Transformer
+from preheat.monitor import model_flops_utilization
 from preheat.recipe import Recipe, fingerprint
 from preheat.train import checkpoint
 from preheat.train.device import Device
@@ -115,7 +116,7 @@ class Trainer:
         seconds = time.perf_counter() - begin
         flops = flops_per_token(self.recipe.model, segment.seq_len).causal
         rate = tokens / seconds
-        return record | {"step_time_s": seconds, "tokens_per_s": rate, "mfu": rate * flops / self.peak_flops}
+        return record | {"step_time_s": seconds, "tokens_per_s": rate, "mfu": model_flops_utilization(rate, flops, self.peak_flops)}
 
     def _backward(self, inputs_BT: Tensor, labels_BT: Tensor, rope_theta: float | None, tokens: int) -> Tensor:
         """Add the gradients of a micro-batch; returns its part of the mean loss over the `tokens` tokens of the step."""
