@@ -6,6 +6,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from preheat.arithmetic import Rope
 from preheat.errors import PreheatError, RunFailed
 from preheat.evaluate import held_out
 from preheat.evaluate.held_out import TOKENS_AT_ONCE
@@ -69,7 +70,7 @@ def test_sources_are_scored_apart_and_the_rope_base_matters(transformer: Transfo
     texts = {"web": text(40), "code": text(50)}
     together = held_out(transformer, texts, BYTES, seq_len=16)
     assert together["code"] == held_out(transformer, {"code": texts["code"]}, BYTES, seq_len=16)["code"]
-    assert together["web"].loss != held_out(transformer, texts, BYTES, seq_len=16, rope_theta=50.0)["web"].loss
+    assert together["web"].loss != held_out(transformer, texts, BYTES, seq_len=16, rope=Rope(50.0))["web"].loss
     assert transformer.training
 
 

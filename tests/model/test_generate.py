@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from preheat.arithmetic import Rope
 from preheat.errors import PreheatError, RunFailed
 from preheat.model import Cache, Transformer, build, generate, inference
 from preheat.recipe import Model
@@ -23,10 +24,10 @@ def test_logits_with_and_without_the_cache_agree(theta: float | None) -> None:
     transformer = build(ROTARY, seed=0)
     tokens = torch.randint(0, 260, (3, 20), generator=torch.Generator().manual_seed(1))
     with inference(transformer):
-        whole = transformer.logits(transformer(tokens, rope_theta=theta))
+        whole = transformer.logits(transformer(tokens, rope=theta and Rope(theta)))
         cache = Cache(ROTARY, 20)
-        parts = [transformer(tokens[:, :7], rope_theta=theta, cache=cache)]
-        parts += [transformer(tokens[:, t : t + 1], rope_theta=theta, cache=cache) for t in range(7, 20)]
+        parts = [transformer(tokens[:, :7], rope=theta and Rope(theta), cache=cache)]
+        parts += [transformer(tokens[:, t : t + 1], rope=theta and Rope(theta), cache=cache) for t in range(7, 20)]
         assert cache.length == 20
         torch.testing.assert_close(transformer.logits(torch.cat(parts, dim=1)), whole, rtol=1e-4, atol=1e-5)
 

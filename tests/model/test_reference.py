@@ -7,6 +7,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
+from preheat.arithmetic import Rope
 from preheat.model import Transformer, build
 from preheat.recipe import Model
 
@@ -110,7 +111,7 @@ def test_logits_are_those_of_the_reference(model: Model, theta: float | None) ->
     transformer, weights = with_random_weights(model)
     tokens = np.random.default_rng(1).integers(0, 300, (2, 33))
     given_theta = None if theta == model.rope_theta else theta
-    logits = transformer.logits(transformer(torch.from_numpy(tokens), rope_theta=given_theta)).detach().numpy()
+    logits = transformer.logits(transformer(torch.from_numpy(tokens), rope=given_theta and Rope(given_theta))).detach().numpy()
     for row in range(2):
         np.testing.assert_allclose(logits[row], reference_logits(weights, model, tokens[row].tolist(), theta), rtol=1e-4, atol=2e-5)
 
@@ -120,7 +121,7 @@ def test_gradients_are_the_slopes_of_the_reference(model: Model, theta: float | 
     transformer, weights = with_random_weights(model)
     rng = np.random.default_rng(2)
     tokens, labels = rng.integers(0, 300, (2, 12))
-    loss = transformer.loss_sum(torch.from_numpy(tokens)[None], torch.from_numpy(labels)[None], rope_theta=theta)
+    loss = transformer(torch.from_numpy(tokens)[None], torch.from_numpy(labels)[None], rope=theta and Rope(theta)).total
     assert loss.item() == pytest.approx(reference_loss(weights, model, tokens.tolist(), labels.tolist(), theta), rel=1e-5)
     loss.backward()
     for name, parameter in transformer.named_parameters():

@@ -16,7 +16,7 @@ def steps(transformer: Transformer, count: int) -> list[float]:
     losses = []
     for _ in range(count):
         tokens = torch.randint(0, 200, (8, 1), generator=generator) + torch.arange(33)
-        loss = transformer.loss_sum(tokens[:, :-1], tokens[:, 1:]) / tokens[:, 1:].numel()
+        loss = transformer(tokens[:, :-1], tokens[:, 1:]).total / tokens[:, 1:].numel()
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()

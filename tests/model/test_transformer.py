@@ -5,10 +5,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from preheat.arithmetic import parameters
+from preheat.arithmetic import Rope, parameters
 from preheat.errors import PreheatError
 from preheat.model import Transformer, build, inference
-from preheat.model.transformer import rotary_tables, rotate
+from preheat.model.rotary import rotary_tables, rotate
 from preheat.recipe import Model, load
 
 SMALL = Model(layers=2, hidden=32, heads=4, kv_heads=2, ffn_hidden=48, vocab_size=260, rope_theta=10_000.0)
@@ -38,7 +38,7 @@ def random_tokens(*shape: int, seed: int = 0) -> torch.Tensor:
 
 def all_logits(model: Transformer, tokens: torch.Tensor, theta: float | None = None) -> torch.Tensor:
     with inference(model):
-        return model.logits(model(tokens, rope_theta=theta))
+        return model.logits(model(tokens, rope=theta and Rope(theta)))
 
 
 def test_gpt2_small_has_its_published_number_of_parameters() -> None:
@@ -127,7 +127,7 @@ def test_sequences_of_a_batch_do_not_see_each_other() -> None:
 
 def test_products_of_rotated_heads_depend_on_the_distance_only() -> None:
     heads = torch.randn(2, 1, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    query_TE, key_TE = rotate(heads.expand(2, 50, 8), rotary_tables(100.0, 8, 50, torch.device("cpu")))
+    query_TE, key_TE = rotate(heads.expand(2, 50, 8), rotary_tables(SMALL, Rope(100.0), 50, torch.device("cpu")))
     products_TT = query_TE @ key_TE.T
     assert products_TT.std() > 0.1
     for distance in range(-49, 50):
@@ -136,7 +136,7 @@ def test_products_of_rotated_heads_depend_on_the_distance_only() -> None:
 
 
 def test_angles_far_out_are_exact() -> None:
-    cos, sin = rotary_tables(10_000.0, 4, 131_072, torch.device("cpu"))
+    cos, sin = rotary_tables(SMALL.model_copy(update={"head_dim": 4}), Rope(10_000.0), 131_072, torch.device("cpu"))
     angle = 131_071 * 10_000.0**-0.5
     assert cos[-1].tolist() == pytest.approx([math.cos(131_071), math.cos(angle)] * 2, abs=1e-6)
     assert sin[-1].tolist() == pytest.approx([-math.sin(131_071), -math.sin(angle), math.sin(131_071), math.sin(angle)], abs=1e-6)
@@ -147,7 +147,7 @@ def test_the_first_loss_is_that_of_guessing() -> None:
     transformer = build(model, seed=1)
     tokens = torch.randint(0, model.vocab_size, (4, 129), generator=torch.Generator().manual_seed(0))
     with inference(transformer):
-        loss = transformer.loss_sum(tokens[:, :-1], tokens[:, 1:]).item() / tokens[:, 1:].numel()
+        loss = transformer(tokens[:, :-1], tokens[:, 1:]).total.item() / tokens[:, 1:].numel()
     assert loss == pytest.approx(math.log(model.vocab_size), abs=0.1)
 
 
@@ -195,9 +195,9 @@ def test_training_works_after_scoring_made_the_rotary_tables() -> None:
     transformer = build(SMALL.model_copy(update={"rope_theta": 1234.5}), seed=0)
     tokens = random_tokens(2, 9)
     all_logits(transformer, tokens)
-    transformer.loss_sum(tokens[:, :-1], tokens[:, 1:]).backward()
+    transformer(tokens[:, :-1], tokens[:, 1:]).total.backward()
     all_logits(transformer, tokens[:, :-1])
-    transformer.loss_sum(tokens[:, :-1], tokens[:, 1:]).backward()
+    transformer(tokens[:, :-1], tokens[:, 1:]).total.backward()
 
 
 @pytest.mark.parametrize("model", [SMALL, LEARNED])
@@ -207,7 +207,7 @@ def test_bf16_autocast_trains_near_fp32(model: Model) -> None:
     for enabled in (False, True):
         transformer = build(model.model_copy(update={"init_std": 0.1}), seed=0)
         with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
-            loss = transformer.loss_sum(tokens, tokens.roll(1))
+            loss = transformer(tokens, tokens.roll(1)).total
         loss.backward()
         assert loss.dtype == torch.float32
         losses.append(loss.item())
@@ -219,7 +219,7 @@ def test_bf16_autocast_trains_near_fp32(model: Model) -> None:
 
 def test_inference_gives_every_module_its_mode_back_also_after_an_error() -> None:
     transformer = build(SMALL, seed=0)
-    transformer.blocks[0].eval()
+    transformer.blocks["0"].eval()
     modes = []
 
     def fail() -> None:
@@ -231,5 +231,5 @@ def test_inference_gives_every_module_its_mode_back_also_after_an_error() -> Non
         fail()
     assert modes == [(False, False)]
     assert transformer.training
-    assert [block.training for block in transformer.blocks] == [False, True]
+    assert [block.training for block in transformer.blocks.values()] == [False, True]
     assert torch.is_grad_enabled()

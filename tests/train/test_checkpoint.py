@@ -28,7 +28,7 @@ def trained(model: Model, seed: int, steps: int = 2) -> tuple[Transformer, torch
 def step(network: Transformer, optimizer: torch.optim.Optimizer, steps: int) -> None:
     tokens = torch.arange(12).view(2, 6)
     for _ in range(steps):
-        network.loss_sum(tokens, tokens.roll(-1, 1)).backward()
+        network(tokens, tokens.roll(-1, 1)).total.backward()
         optimizer.step()
         optimizer.zero_grad()
 

@@ -15,7 +15,7 @@ from preheat.arithmetic.parameters import (
 )
 from preheat.arithmetic.pipeline import Chunk, balanced_split, bubble, pipeline_split
 from preheat.arithmetic.ramp import linear_ramp
-from preheat.arithmetic.rotary import attention_factor, rotary_frequencies
+from preheat.arithmetic.rotary import Rope, attention_factor, rotary_frequencies
 from preheat.arithmetic.schedule import SHAPES, LearningRate, Piece
 from preheat.arithmetic.timeline import Clock, Segment, Step, Timeline
 
@@ -30,6 +30,7 @@ __all__ = [
     "Parameters",
     "Piece",
     "RankParameters",
+    "Rope",
     "Segment",
     "States",
     "Step",

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from preheat.arithmetic.parameters import head_dim
 from preheat.recipe import Model, RopeScaling
+
+
+@dataclass(frozen=True)
+class Rope:
+    """Rotary positions as a stage has them."""
+
+    theta: float
+    scaling: RopeScaling | None = None
 
 
 def rotary_frequencies(model: Model, theta: float, scaling: RopeScaling | None = None) -> tuple[float, ...]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TypeVar
 
+from preheat.arithmetic.rotary import Rope
 from preheat.arithmetic.schedule import LearningRate, Piece
 from preheat.recipe import RateChange, Recipe, RopeScaling, Stage, WeightChange
 from preheat.units import Quantity
@@ -53,6 +54,11 @@ class Segment:
     seq_len: int
     rope_theta: float | None
     rope_scaling: RopeScaling | None
+
+    @property
+    def rope(self) -> Rope | None:
+        """Rotary positions; None for a model with learned ones."""
+        return Rope(self.rope_theta, self.rope_scaling) if self.rope_theta is not None else None
 
     def after(self, steps: int) -> Clock:
         """The clock after the first `steps` steps of this segment."""

@@ -43,7 +43,7 @@ def run(run: RunPath, data: DataPath = None, task: Tasks = None, as_json: AsJson
             training=consumed,
             questions=_questions(trained, tokenizer, task or []),
             seq_len=segment.seq_len,
-            rope_theta=segment.rope_theta,
+            rope=segment.rope,
         )
         samples = sample_texts(
             trained.model,
@@ -52,7 +52,7 @@ def run(run: RunPath, data: DataPath = None, task: Tasks = None, as_json: AsJson
             tokenizer.decode,
             end_of_document=tokenizer.eod,
             seed=trained.recipe.seed,
-            rope_theta=segment.rope_theta,
+            rope=segment.rope,
         )
     record = {
         "schema": "preheat.evaluation/1",

@@ -41,7 +41,7 @@ def run(
             tokenizer.decode,
             end_of_document=tokenizer.eod,
             seed=seed,
-            rope_theta=trained.step.segment.rope_theta,
+            rope=trained.step.segment.rope,
             max_new_tokens=tokens,
             temperature=temperature,
             top_p=top_p,

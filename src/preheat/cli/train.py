@@ -75,7 +75,7 @@ def _start(loaded: Loaded, data: Path, folder: Path, stop: _StopSignal) -> Train
         def measure(model: Transformer, step: Step) -> Record:
             segment, most = step.segment, loaded.recipe.evaluation.held_out_tokens
             with device.autocast():
-                scores = held_out(model, texts, token_bytes, seq_len=segment.seq_len, rope_theta=segment.rope_theta, max_tokens=most)
+                scores = held_out(model, texts, token_bytes, seq_len=segment.seq_len, rope=segment.rope, max_tokens=most)
             return {source: score_record(score) for source, score in scores.items()}
 
         return measure

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from preheat.arithmetic import Rope
 from preheat.errors import PreheatError, Problem, RunFailed, refuse
 from preheat.evaluate.score import Ids
 from preheat.model import Transformer, inference
@@ -54,7 +55,7 @@ class ChoiceScore:
     """Expected accuracy of guessing."""
 
 
-def score_questions(model: Transformer, questions: Sequence[Question], *, rope_theta: float | None = None) -> ChoiceScore:
+def score_questions(model: Transformer, questions: Sequence[Question], *, rope: Rope | None = None) -> ChoiceScore:
     """Answer questions by likelihood.
 
     Raises:
@@ -63,7 +64,7 @@ def score_questions(model: Transformer, questions: Sequence[Question], *, rope_t
     """
     if not questions:
         refuse("evaluate.questions", "there is no question to answer", "at least one", "Add questions")
-    sums = iter(choice_log_likelihoods(model, questions, rope_theta=rope_theta))
+    sums = iter(choice_log_likelihoods(model, questions, rope=rope))
     right = right_per_byte = 0
     for question in questions:
         likelihoods = np.array([next(sums) for _ in question.choices_ids])
@@ -75,7 +76,7 @@ def score_questions(model: Transformer, questions: Sequence[Question], *, rope_t
     return ChoiceScore(count, accuracy, _stderr(accuracy, count), per_byte, _stderr(per_byte, count), chance)
 
 
-def choice_log_likelihoods(model: Transformer, questions: Sequence[Question], *, rope_theta: float | None = None) -> list[float]:
+def choice_log_likelihoods(model: Transformer, questions: Sequence[Question], *, rope: Rope | None = None) -> list[float]:
     """The sum of ln p of the tokens of every choice after its context, question by question.
 
     Sequences of similar length share a batch and are padded on the right, which a causal model does not see from the left.
@@ -91,7 +92,7 @@ def choice_log_likelihoods(model: Transformer, questions: Sequence[Question], *,
             width = sum(map(len, pairs[longest_first[0]])) - 1
             rows = max(1, TOKENS_AT_ONCE // width)
             batch, longest_first = longest_first[:rows], longest_first[rows:]
-            for index, value in zip(batch, _batch(model, [pairs[index] for index in batch], width, rope_theta), strict=True):
+            for index, value in zip(batch, _batch(model, [pairs[index] for index in batch], width, rope), strict=True):
                 sums[index] = value
     if not np.isfinite(sums).all():
         raise RunFailed(
@@ -102,9 +103,7 @@ def choice_log_likelihoods(model: Transformer, questions: Sequence[Question], *,
     return sums
 
 
-def _batch(
-    model: Transformer, pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], width: int, rope_theta: float | None
-) -> list[float]:
+def _batch(model: Transformer, pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], width: int, rope: Rope | None) -> list[float]:
     device = model.output_weight.device
     tokens_BT = torch.zeros(len(pairs), width, dtype=torch.int64)
     labels_BT = torch.zeros_like(tokens_BT)
@@ -114,7 +113,7 @@ def _batch(
         tokens_BT[row, : len(ids) - 1], labels_BT[row, : len(ids) - 1] = ids[:-1], ids[1:]
         in_choice_BT[row, len(context) - 1 : len(ids) - 1] = True
     in_choice_BT = in_choice_BT.to(device)
-    hidden_BTD = model(tokens_BT.to(device), rope_theta=rope_theta)
+    hidden_BTD = model(tokens_BT.to(device), rope=rope)
     losses_N = model.token_losses(hidden_BTD[in_choice_BT], labels_BT.to(device)[in_choice_BT])
     sums_B: Tensor = torch.zeros(len(pairs), dtype=torch.float64, device=device)
     sums_B.index_add_(0, in_choice_BT.nonzero()[:, 0], -losses_N.double())

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from preheat.arithmetic import Rope
 from preheat.evaluate.baselines import baselines
 from preheat.evaluate.choices import ChoiceScore, Question, score_questions
 from preheat.evaluate.held_out import held_out
@@ -28,7 +29,7 @@ def evaluate(
     training: Ids,
     questions: Mapping[str, Sequence[Question]],
     seq_len: int,
-    rope_theta: float | None,
+    rope: Rope | None,
 ) -> dict[str, Any]:
     """Score a model.
 
@@ -39,7 +40,7 @@ def evaluate(
         questions: task -> its questions; a task without any is left out.
         seq_len: tokens of context.
     """
-    scores = held_out(model, texts, token_bytes, seq_len=seq_len, rope_theta=rope_theta)
+    scores = held_out(model, texts, token_bytes, seq_len=seq_len, rope=rope)
     beside = baselines(training, texts, token_bytes)
     overall = _sum(scores.values())
     return {
@@ -50,9 +51,7 @@ def evaluate(
         "overall": score_record(overall),
         "baselines": {key: score_record(_sum(scores[name] for scores in beside.values())) for name, key in BASELINES.items()},
         "baseline_training_tokens": len(training),
-        "choices": {
-            task: _choice_record(score_questions(model, asked, rope_theta=rope_theta)) for task, asked in questions.items() if asked
-        },
+        "choices": {task: _choice_record(score_questions(model, asked, rope=rope)) for task, asked in questions.items() if asked},
     }
 
 
@@ -64,7 +63,7 @@ def sample_texts(
     *,
     end_of_document: int,
     seed: int,
-    rope_theta: float | None,
+    rope: Rope | None,
     max_new_tokens: int = SAMPLE_TOKENS,
     temperature: float = TEMPERATURE,
     top_p: float = TOP_P,
@@ -80,7 +79,7 @@ def sample_texts(
             temperature=temperature,
             top_p=top_p,
             seed=seed,
-            rope_theta=rope_theta,
+            rope=rope,
             stop=(end_of_document,),
         )
         samples.append({"prompt": prompt, "text": decode(new)})

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from preheat.arithmetic import Rope
 from preheat.evaluate.score import Ids, Score, beginning, refuse_texts, score
 from preheat.model import Transformer, inference
 
@@ -21,7 +22,7 @@ def held_out(
     token_bytes: npt.NDArray[np.integer],
     *,
     seq_len: int,
-    rope_theta: float | None = None,
+    rope: Rope | None = None,
     max_tokens: int | None = None,
 ) -> dict[str, Score]:
     """Score the held-out text of each source.
@@ -34,7 +35,7 @@ def held_out(
         texts: source -> token ids of its held-out documents, one after the other, each ended by the end-of-document token.
         token_bytes: for each token id, how many bytes it stands for; 0 for the end-of-document token.
         seq_len: tokens of a window.
-        rope_theta: base of the rotary frequencies in place of the model's own.
+        rope: rotary positions in place of the model's own.
         max_tokens: score only so many tokens from the beginning of each text.
 
     Raises:
@@ -46,11 +47,11 @@ def held_out(
         scores = {}
         for source, ids in texts.items():
             read = beginning(ids, max_tokens)
-            scores[source] = score(source, _nats(model, read, seq_len, rope_theta), read, token_bytes)
+            scores[source] = score(source, _nats(model, read, seq_len, rope), read, token_bytes)
     return scores
 
 
-def _nats(model: Transformer, ids: Ids, seq_len: int, rope_theta: float | None) -> float:
+def _nats(model: Transformer, ids: Ids, seq_len: int, rope: Rope | None) -> float:
     """The sum of -ln p over `ids[1:]`, added up in fp64."""
     windows, rest = divmod(len(ids) - 1, seq_len)
     rows = max(1, TOKENS_AT_ONCE // seq_len)
@@ -60,5 +61,5 @@ def _nats(model: Transformer, ids: Ids, seq_len: int, rope_theta: float | None) 
     total = 0.0
     for begin, end, width in spans:
         span = torch.from_numpy(ids[begin : end + 1].astype(np.int64)).to(model.output_weight.device)
-        total += model.loss_sum(span[:-1].view(-1, width), span[1:].view(-1, width), rope_theta=rope_theta).item()
+        total += model(span[:-1].view(-1, width), span[1:].view(-1, width), rope=rope).cross_entropy.item()
     return total

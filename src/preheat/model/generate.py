@@ -7,9 +7,11 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor
 
+from preheat.arithmetic import Rope
 from preheat.errors import Problem, RunFailed, refuse
+from preheat.model.cache import Cache
 from preheat.model.inference import inference
-from preheat.model.transformer import Cache, Transformer
+from preheat.model.transformer import Transformer
 
 
 def generate(
@@ -20,7 +22,7 @@ def generate(
     temperature: float = 1.0,
     top_p: float = 1.0,
     seed: int = 0,
-    rope_theta: float | None = None,
+    rope: Rope | None = None,
     stop: Collection[int] = (),
 ) -> list[int]:
     """Continue a prompt; the result depends on nothing but the arguments.
@@ -30,7 +32,7 @@ def generate(
         max_new_tokens: how many tokens to make at most.
         temperature: the logits are divided by it; 0 always takes the most likely token.
         top_p: draw from the smallest set of likeliest tokens whose probabilities reach this sum (arXiv 1904.09751).
-        rope_theta: base of the rotary frequencies in place of the model's own.
+        rope: rotary positions in place of the model's own.
         stop: token ids that end the text.
 
     Returns:
@@ -48,7 +50,7 @@ def generate(
     tokens_BT = torch.tensor([list(prompt_ids)], dtype=torch.int64, device=device)
     with inference(model):
         while len(new_ids) < max_new_tokens:
-            hidden_BTD = model(tokens_BT, rope_theta=rope_theta, cache=cache)
+            hidden_BTD = model(tokens_BT, rope=rope, cache=cache)
             token = _draw(model.logits(hidden_BTD[0, -1]).float().cpu(), temperature, top_p, generator)
             if token in stop:
                 break

@@ -1,23 +1,35 @@
 """A decoder-only transformer on one device: pre-norm blocks of attention and feed-forward around a residual stream.
 
 Shapes in names: B sequences, T tokens, D model width (`hidden`), H query heads, K key and value heads, E width of a head, F inner
-feed-forward width, V vocabulary. LLaMA (arXiv 2302.13971) and GPT-2 are two settings of the same recipe fields.
+feed-forward width, X experts, V vocabulary, N = B * T. GPT-2, LLaMA, Mixtral and DeepSeek-V3 are settings of the same recipe fields.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
+from typing import NamedTuple
 
-import torch
 from torch import Tensor, nn
 
-from preheat.arithmetic import head_dim, kv_heads
+from preheat.arithmetic import Rope, dense_layers, head_dim, kv_heads
 from preheat.errors import refuse
+from preheat.model.attention import Attention, Sight
+from preheat.model.cache import Cache, LayerCache
 from preheat.model.cross_entropy import summed_cross_entropy, token_cross_entropies
+from preheat.model.feed_forward import FeedForward
+from preheat.model.latent_attention import LatentAttention
+from preheat.model.mask import positions, seen
+from preheat.model.norm import norm
+from preheat.model.rotary import model_rope, rotary_tables, score_scale
 from preheat.recipe import Model
 
-Rotary = tuple[Tensor, Tensor]
-"""Cosines and signed sines of the rotation angles, both T x E; see `rotary_tables`."""
+
+class Losses(NamedTuple):
+    """Sums over the tokens of a micro-batch in nats, each a scalar in fp32; divided by the tokens of the step they are means."""
+
+    total: Tensor
+    """What is minimised: the sum of the others by their weights."""
+    cross_entropy: Tensor
+    """Of the next token."""
 
 
 class Transformer(nn.Module):
@@ -31,43 +43,41 @@ class Transformer(nn.Module):
         self.config = model
         self.embedding = nn.Embedding(model.vocab_size, model.hidden)
         self.positions = nn.Embedding(model.max_positions or 0, model.hidden) if model.position == "learned" else None
-        self.blocks = nn.ModuleList(Block(model) for _ in range(model.layers))
-        self.norm = _norm(model)
+        self.blocks = nn.ModuleDict({str(layer): Block(model, layer) for layer in range(model.layers)})
+        self.norm = norm(model, model.hidden)
         self.head = None if model.tied_embeddings else nn.Linear(model.hidden, model.vocab_size, bias=False)
 
-    def forward(self, tokens_BT: Tensor, *, rope_theta: float | None = None, cache: Cache | None = None) -> Tensor:
-        """The normalised hidden states, B x T x D, of which `logits` makes predictions of the next token.
+    def forward(
+        self,
+        tokens_BT: Tensor,
+        labels_BT: Tensor | None = None,
+        *,
+        rope: Rope | None = None,
+        documents_BT: Tensor | None = None,
+        cache: Cache | None = None,
+    ) -> Tensor | Losses:
+        """The normalised hidden states, B x T x D, of which `logits` makes predictions of the next token; or with labels the losses.
 
         Args:
             tokens_BT: token ids, int64.
-            rope_theta: base of the rotary frequencies in place of the model's own (a stage may change it).
+            labels_BT: the token that follows each one; positions with a label below 0 are not scored.
+            rope: rotary positions in place of the model's own (a stage may change them).
+            documents_BT: see `mask.documents`; a token then sees only its own document.
             cache: what earlier calls read of the same sequences; this call continues there and adds to it.
 
         Raises:
             PreheatError: the sequence is longer than the table of learned positions.
         """
         start = cache.length if cache else 0
-        end = start + tokens_BT.shape[1]
-        x_BTD = self.embedding(tokens_BT)
-        rotary = None
-        if self.positions is not None:
-            assert rope_theta is None, "learned positions have no rope_theta"
-            if end > self.positions.num_embeddings:
-                refuse(
-                    "model.max_positions",
-                    f"a sequence of {end} tokens",
-                    f"the table of learned positions has {self.positions.num_embeddings} rows",
-                    "Shorten the sequence or raise model.max_positions",
-                )
-            x_BTD = x_BTD + self.positions.weight[start:end]
-        else:
-            cos, sin = rotary_tables(
-                rope_theta or self.config.rope_theta, head_dim(self.config), cache.capacity if cache else end, tokens_BT.device
-            )
-            rotary = cos[start:end], sin[start:end]
-        for index, block in enumerate(self.blocks):
-            x_BTD = block(x_BTD, rotary, cache.layers[index] if cache else None)
-        return self.norm(x_BTD)
+        x_BTD = self._embed(tokens_BT, start, documents_BT)
+        sight = self._sight(tokens_BT, start, rope, documents_BT, cache)
+        for index, block in enumerate(self.blocks.values()):
+            x_BTD = block(x_BTD, sight, cache.layers[index] if cache else None)
+        hidden_BTD = self.norm(x_BTD)
+        if labels_BT is None:
+            return hidden_BTD
+        cross_entropy = summed_cross_entropy(hidden_BTD.flatten(0, 1), self.output_weight, labels_BT.flatten())
+        return Losses(total=cross_entropy, cross_entropy=cross_entropy)
 
     @property
     def output_weight(self) -> Tensor:
@@ -78,146 +88,56 @@ class Transformer(nn.Module):
         """Scores of all V next tokens, ... x V, for hidden states, ... x D."""
         return nn.functional.linear(hidden, self.output_weight)
 
-    def loss_sum(self, tokens_BT: Tensor, labels_BT: Tensor, *, rope_theta: float | None = None) -> Tensor:
-        """The sum over all tokens of the cross-entropy to their labels in nats: a scalar, fp32. The logits are never held whole."""
-        hidden_ND = self(tokens_BT, rope_theta=rope_theta).flatten(0, 1)
-        return summed_cross_entropy(hidden_ND, self.output_weight, labels_BT.flatten())
-
     def token_losses(self, hidden_ND: Tensor, labels_N: Tensor) -> Tensor:
         """The cross-entropy of each label in nats, N, fp32, for scoring; it has no gradient."""
         return token_cross_entropies(hidden_ND, self.output_weight, labels_N)
+
+    def _embed(self, tokens_BT: Tensor, start: int, documents_BT: Tensor | None) -> Tensor:
+        x_BTD: Tensor = self.embedding(tokens_BT)
+        if self.positions is None:
+            return x_BTD
+        end = start + tokens_BT.shape[1]
+        if end > self.positions.num_embeddings:
+            refuse(
+                "model.max_positions",
+                f"a sequence of {end} tokens",
+                f"the table of learned positions has {self.positions.num_embeddings} rows",
+                "Shorten the sequence or raise model.max_positions",
+            )
+        table = self.positions.weight[start:end] if documents_BT is None else self.positions(positions(documents_BT))
+        return x_BTD + table
+
+    def _sight(self, tokens_BT: Tensor, start: int, rope: Rope | None, documents_BT: Tensor | None, cache: Cache | None) -> Sight:
+        model, end, device = self.config, start + tokens_BT.shape[1], tokens_BT.device
+        rope = rope or model_rope(model)
+        rotary = None
+        if rope is not None:
+            assert self.positions is None, "learned positions have no rope"
+            cos_TR, sin_TR = rotary_tables(model, rope, cache.capacity if cache else end, device)
+            rotary = cos_TR[start:end], sin_TR[start:end]
+        mask = seen(end, device, documents_BT, model.sliding_window) if start == 0 else None
+        return Sight(rotary, score_scale(model, rope), mask, model.sliding_window)
 
 
 class Block(nn.Module):
     """One layer: attention, then feed-forward, each on the normalised stream and added back to it."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, layer: int) -> None:
         super().__init__()
-        self.attention_norm = _norm(model)
-        self.attention = Attention(model)
-        self.feed_forward_norm = _norm(model)
-        self.feed_forward = FeedForward(model)
+        self.attention_norm = norm(model, model.hidden)
+        self.attention = Attention(model) if model.mla is None else LatentAttention(model)
+        self.feed_forward_norm = norm(model, model.hidden)
+        assert layer < dense_layers(model)
+        self.feed_forward = FeedForward(model, model.ffn_hidden)
 
-    def forward(self, x_BTD: Tensor, rotary: Rotary | None, cache: LayerCache | None) -> Tensor:
-        x_BTD = x_BTD + self.attention(self.attention_norm(x_BTD), rotary, cache)
+    def forward(self, x_BTD: Tensor, sight: Sight, cache: LayerCache | None = None) -> Tensor:
+        x_BTD = x_BTD + self.attention(self.attention_norm(x_BTD), sight, cache)
         return x_BTD + self.feed_forward(self.feed_forward_norm(x_BTD))
-
-
-class Attention(nn.Module):
-    """Causal attention in which H/K query heads share one key and value head (grouped-query attention, arXiv 2305.13245)."""
-
-    def __init__(self, model: Model) -> None:
-        super().__init__()
-        self.head_dim = head_dim(model)
-        queries, keys = model.heads * self.head_dim, kv_heads(model) * self.head_dim
-        self.grouped = queries != keys
-        self.query = nn.Linear(model.hidden, queries, bias=model.bias)
-        self.key = nn.Linear(model.hidden, keys, bias=model.bias)
-        self.value = nn.Linear(model.hidden, keys, bias=model.bias)
-        self.out = nn.Linear(queries, model.hidden, bias=model.bias)
-
-    def forward(self, x_BTD: Tensor, rotary: Rotary | None, cache: LayerCache | None) -> Tensor:
-        q_BHTE, k_BKTE, v_BKTE = (
-            linear(x_BTD).unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for linear in (self.query, self.key, self.value)
-        )
-        if rotary is not None:
-            q_BHTE, k_BKTE = rotate(q_BHTE, rotary), rotate(k_BKTE, rotary)
-        causal = True
-        if cache is not None:
-            # One new token sees everything before it and needs no mask; several new tokens can only be the first ones.
-            causal = cache.length == 0
-            assert causal or q_BHTE.shape[2] == 1, "after the prompt the cache takes one token at a time"
-            k_BKTE, v_BKTE = cache.extend(k_BKTE, v_BKTE)
-        y_BHTE = nn.functional.scaled_dot_product_attention(q_BHTE, k_BKTE, v_BKTE, is_causal=causal, enable_gqa=self.grouped)
-        y_BTD: Tensor = self.out(y_BHTE.transpose(1, 2).flatten(2))
-        return y_BTD
-
-
-class FeedForward(nn.Module):
-    """SwiGLU (arXiv 2002.05202): out(silu(gate) * up); or out(gelu(up)) with the tanh form that GPT-2 has."""
-
-    def __init__(self, model: Model) -> None:
-        super().__init__()
-        self.gate = nn.Linear(model.hidden, model.ffn_hidden, bias=model.bias) if model.activation == "swiglu" else None
-        self.up = nn.Linear(model.hidden, model.ffn_hidden, bias=model.bias)
-        self.out = nn.Linear(model.ffn_hidden, model.hidden, bias=model.bias)
-
-    def forward(self, x_BTD: Tensor) -> Tensor:
-        inner_BTF = self.up(x_BTD)
-        inner_BTF = (
-            nn.functional.gelu(inner_BTF, approximate="tanh") if self.gate is None else nn.functional.silu(self.gate(x_BTD)) * inner_BTF
-        )
-        y_BTD: Tensor = self.out(inner_BTF)
-        return y_BTD
-
-
-class Cache:
-    """The keys and values of the tokens read so far, for sequences of at most `capacity` tokens."""
-
-    def __init__(self, model: Model, capacity: int) -> None:
-        self.capacity = capacity
-        self.layers = [LayerCache(capacity) for _ in range(model.layers)]
-
-    @property
-    def length(self) -> int:
-        """How many tokens were read."""
-        return self.layers[0].length
-
-
-class LayerCache:
-    """Keys and values of one layer, in the number format in which they come."""
-
-    def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
-        self.length = 0
-        self._keys_and_values: tuple[Tensor, Tensor] | None = None
-
-    def extend(self, k_BKTE: Tensor, v_BKTE: Tensor) -> tuple[Tensor, Tensor]:
-        """Add those of new tokens and return all, B x K x length x E."""
-        if self._keys_and_values is None:
-            batch, heads, _, width = k_BKTE.shape
-            self._keys_and_values = (
-                k_BKTE.new_empty(batch, heads, self.capacity, width),
-                v_BKTE.new_empty(batch, heads, self.capacity, width),
-            )
-        start, self.length = self.length, self.length + k_BKTE.shape[2]
-        assert self.length <= self.capacity, f"{self.length} tokens in a cache of {self.capacity}"
-        keys, values = self._keys_and_values
-        keys[:, :, start : self.length] = k_BKTE
-        values[:, :, start : self.length] = v_BKTE
-        return keys[:, :, : self.length], values[:, :, : self.length]
-
-
-@lru_cache(maxsize=8)
-def rotary_tables(theta: float, width: int, length: int, device: torch.device) -> Rotary:
-    """Cosines and signed sines of position * theta^(-2i/width) (RoFormer, arXiv 2104.09864), length x width each, fp32.
-
-    The angles repeat in the second half of the width, and the sines of the first half are negative: the form that `rotate` needs.
-    They are computed in fp64; in fp32 they are off by 0.01 radians at position 100,000.
-    """
-    with torch.inference_mode(False):  # the tables outlive the call, and training may use them later
-        frequencies = theta ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
-        angles = torch.outer(torch.arange(length, dtype=torch.float64), frequencies)
-        cos_TE = torch.cat((angles.cos(), angles.cos()), dim=-1)
-        sin_TE = torch.cat((-angles.sin(), angles.sin()), dim=-1)
-        return cos_TE.to(device, torch.float32), sin_TE.to(device, torch.float32)
-
-
-def rotate(x_BHTE: Tensor, rotary: Rotary) -> Tensor:
-    """Turn the pairs (i, i + E/2) of each head by the angle of their position; the pairing of Megatron-LM and of LLaMA in Hugging Face."""
-    cos_TE, sin_TE = rotary
-    return (x_BHTE * cos_TE + x_BHTE.roll(x_BHTE.shape[-1] // 2, -1) * sin_TE).to(x_BHTE.dtype)
-
-
-def _norm(model: Model) -> nn.Module:
-    if model.norm == "rmsnorm":
-        return nn.RMSNorm(model.hidden, eps=model.norm_eps)
-    return nn.LayerNorm(model.hidden, eps=model.norm_eps)
 
 
 def _assert_consistent(model: Model) -> None:
     """What `preheat check` refuses with file and line; a model made without it shall not be quietly another one."""
-    assert model.head_dim or model.hidden % model.heads == 0, f"hidden = {model.hidden} over {model.heads} heads"
+    assert model.head_dim or model.mla or model.hidden % model.heads == 0, f"hidden = {model.hidden} over {model.heads} heads"
     assert model.heads % kv_heads(model) == 0, f"{model.heads} query heads over {kv_heads(model)} key and value heads"
     if model.position == "learned":
         assert model.max_positions is not None, "learned positions need max_positions"

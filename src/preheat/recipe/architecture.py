@@ -89,6 +89,19 @@ class MultiTokenPrediction(Table):
     """Weight of their mean loss beside the main loss."""
 
 
+class WidthTransfer(Table):
+    """Maximal update parametrization (arXiv 2203.03466): a learning rate found at the base width holds at this one.
+
+    With m = hidden / base_hidden, hidden matrices start with init_std / sqrt(m) and learn with the rate / m and the weight decay * m,
+    logits are divided by m, and attention scores by head width instead of its square root; embeddings, norms and biases stay as they are.
+    """
+
+    base_hidden: Count
+    """Width at which the rates were found."""
+    base_head_dim: Count | None = None
+    """Head width at which attention scores are as in the standard parametrization; the model's own when absent."""
+
+
 class Model(Table):
     """A decoder-only transformer."""
 
@@ -131,6 +144,9 @@ class Model(Table):
     init_std: Positive = 0.02
     depth_scaled_init: bool = True
     """Output projections of attention and feed-forward start 1/sqrt(2 * layers) smaller."""
+    init_truncation: Positive | None = None
+    """Initial values beyond this many standard deviations are drawn again; all are kept when absent."""
+    mup: WidthTransfer | None = None
     mla: LatentAttention | None = None
     experts: Experts | None = None
     mtp: MultiTokenPrediction | None = None

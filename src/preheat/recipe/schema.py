@@ -29,16 +29,29 @@ class Batch(Table):
     """Tokens per sample; a stage may change it."""
     ramp: Annotated[tuple[Ramp, ...], List] = ()
     """Batch sizes by token thresholds before the full size is reached."""
+    mask_documents: bool = False
+    """A token sees only its own document, which begins with the end-of-document token before it; learned positions restart there."""
 
 
 class Optimizer(Table):
-    """AdamW (Loshchilov & Hutter 2019, decoupled weight decay on matrices only)."""
+    """AdamW (arXiv 1711.05101), or Muon (Jordan et al. 2024, arXiv 2502.16982) for hidden matrices with AdamW for the rest.
 
-    name: Literal["adamw"] = "adamw"
+    Norms and biases are not decayed. Muon's updates are scaled to the size of AdamW's, so that both take the same learning rate.
+    """
+
+    name: Literal["adamw", "muon"] = "adamw"
     betas: Annotated[tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]], List] = (0.9, 0.95)
     eps: Positive = 1e-8
+    momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
+    """Nesterov momentum (muon only); 0.95 when absent."""
     weight_decay: NonNegative = 0.1
+    decay_embeddings: bool = True
+    """Whether embedding and head are decayed like other matrices."""
     clip_grad_norm: Positive = 1.0
+    z_loss: NonNegative = 0.0
+    """Coefficient of the squared logarithm of the softmax's normaliser (PaLM, arXiv 2204.02311, section 5)."""
+    state_precision: Literal["fp32", "bf16"] = "fp32"
+    """Number format of the optimizer's moments between steps."""
 
 
 class RateSegment(Table):

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from preheat.arithmetic import Step, Timeline, flops_per_token
+from preheat.arithmetic import Rope, Step, Timeline, flops_per_token
 from preheat.data import SampleOrder
 from preheat.errors import Problem, RunFailed
 from preheat.model import Transformer
@@ -105,7 +105,7 @@ class Trainer:
         loss = torch.zeros((), device=self.device.torch_device)
         for first in range(0, segment.batch_size, segment.micro_size):
             part = slice(first, first + segment.micro_size)
-            loss += self._backward(inputs_BT[part], labels_BT[part], segment.rope_theta, tokens)
+            loss += self._backward(inputs_BT[part], labels_BT[part], segment.rope, tokens)
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.optimizer.clip_grad_norm)
         record: Record = {"tokens": step.end.tokens, "step": step.number, "stage": segment.stage.name, "lr": step.lr, "loss": loss.item()}
         record |= {"grad_norm": norm.item(), "batch_size": segment.batch_size, "seq_len": segment.seq_len, "rope_theta": segment.rope_theta}
@@ -118,13 +118,13 @@ class Trainer:
         rate = tokens / seconds
         return record | {"step_time_s": seconds, "tokens_per_s": rate, "mfu": model_flops_utilization(rate, flops, self.peak_flops)}
 
-    def _backward(self, inputs_BT: Tensor, labels_BT: Tensor, rope_theta: float | None, tokens: int) -> Tensor:
+    def _backward(self, inputs_BT: Tensor, labels_BT: Tensor, rope: Rope | None, tokens: int) -> Tensor:
         """Add the gradients of a micro-batch; returns its part of the mean loss over the `tokens` tokens of the step."""
         device = self.device.torch_device
         with self.device.autocast():
-            loss = self.model.loss_sum(inputs_BT.to(device), labels_BT.to(device), rope_theta=rope_theta) / tokens
-        loss.backward()
-        return loss.detach()
+            losses = self.model(inputs_BT.to(device), labels_BT.to(device), rope=rope)
+        (losses.total / tokens).backward()
+        return losses.cross_entropy.detach() / tokens
 
     def _refuse_non_finite(self, record: Record) -> None:
         if math.isfinite(record["loss"]) and math.isfinite(record["grad_norm"]):
