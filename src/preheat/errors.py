@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, NoReturn
+from typing import Literal, NoReturn, get_args
 
 Severity = Literal["error", "warning", "note"]
 
@@ -40,6 +40,11 @@ class Problem:
         head = f"{place}: " if place else ""
         text = f"{head}{self.got}; {self.want}" if self.want else f"{head}{self.got}"
         return f"{text}. {self.fix} [{self.rule}]" if self.fix else f"{text} [{self.rule}]"
+
+
+def by_severity(problem: Problem) -> int:
+    """A sorting key: errors first, notes last."""
+    return get_args(Severity).index(problem.severity)
 
 
 class PreheatError(Exception):

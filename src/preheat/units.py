@@ -19,6 +19,10 @@ LARGEST = 10**21
 """No run is longer than this many tokens."""
 
 
+LONGEST = 64
+"""No quantity takes more characters."""
+
+
 @dataclass(frozen=True)
 class Quantity:
     """An exact, non-negative amount of tokens, samples, optimizer steps, or a share of the whole run.
@@ -49,8 +53,9 @@ class Quantity:
         Raises:
             ValueError: the text has no unit, an unknown one, or is no whole number of it.
         """
-        match = _PATTERN.fullmatch(text.strip())
+        match = _PATTERN.fullmatch(text.strip()) if len(text) <= LONGEST else None
         if match is None:
+            text = text if len(text) <= LONGEST else f"{text[:20]}..."
             raise ValueError(f'{text!r} is no quantity: write a number with its unit, as in "10B tokens", "2000 steps" or "85%"')
         amount = Fraction(match["number"].replace("_", "").replace(",", "")) * _SUFFIX[match["suffix"]]
         if match["unit"] == "%":

@@ -3,7 +3,7 @@
 import pytest
 
 from preheat.arithmetic import RankParameters, rank_states, states
-from preheat.recipe import Parallel, Precision, load
+from preheat.recipe import Optimizer, Parallel, Precision, load
 
 BF16 = Precision(compute="bf16")
 
@@ -20,6 +20,16 @@ def test_a_sharded_optimizer_divides_twelve_of_them() -> None:
     """Megatron-LM: 6 + 12 / replicas; 9 with four."""
     assert states(RankParameters(1000, 0), BF16, Parallel(sharding="optimizer"), 4, 1).total == 9000
     assert states(RankParameters(1000, 0), BF16, Parallel(sharding="full"), 4, 1).total == 4500
+
+
+@pytest.mark.parametrize(
+    ("name", "state", "moments"), [("adamw", "fp32", 8), ("adamw", "bf16", 4), ("muon", "fp32", 4), ("muon", "bf16", 2)]
+)
+def test_moments_are_as_many_and_as_wide_as_the_optimizer_says(name: str, state: str, moments: int) -> None:
+    """AdamW has two (arXiv 1711.05101, algorithm 2), Muon one (arXiv 2502.16982, section 2.1); DeepSeek-V3 keeps them in bf16."""
+    optimizer = Optimizer.model_validate({"name": name, "state_precision": state})
+    assert states(RankParameters(1000, 0), BF16, Parallel(), 1, 1, optimizer).optimizer == 1000 * (4 + moments)
+    assert states(RankParameters(1000, 0), Precision(compute="fp32"), Parallel(), 1, 1, optimizer).optimizer == 1000 * moments
 
 
 def test_experts_are_divided_over_their_own_replicas() -> None:
@@ -51,3 +61,11 @@ def test_mixtrals_weights_by_expert_parallelism() -> None:
     for expert, gigabytes in [(1, 93.4), (4, 22.5 + 3.2), (8, 11.3 + 3.2)]:
         held = rank_states(model, Parallel(expert=expert), BF16, expert)[0]
         assert held.weights / 1e9 == pytest.approx(gigabytes, abs=0.06)
+
+
+def test_groups_that_hold_everything_shard_less() -> None:
+    """8B on 64 GPUs, everything sharded: 18 bytes / 64 a parameter; in 8 groups of 8, 18 bytes / 8."""
+    model = load("llama3-8b").recipe.model
+    for groups, copies in ((1, 64), (8, 8)):
+        held = rank_states(model, Parallel(sharding="full", replicate=groups), BF16, 64)[0]
+        assert held.total == pytest.approx(8_030_261_248 * 18 / copies, rel=1e-6)

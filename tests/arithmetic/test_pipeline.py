@@ -90,3 +90,11 @@ def test_virtual_stages_shorten_the_wait() -> None:
     """(p - 1) / (v m) of the work: 3 / (2 x 8) of it, 3 / 19 of the step."""
     assert bubble(Parallel(pipeline=4, virtual_pipeline=2), 8) == Fraction(3, 19)
     assert bubble(Parallel(), 5) == 0
+
+
+def test_a_split_is_proposed_only_where_one_can_be_read() -> None:
+    """Eight stages of two layers, or 256 numbers, help nobody."""
+    for layers, stages in ((2, 8), (2000, 256)):
+        with pytest.raises(ValueError, match="not divisible") as caught:
+            pipeline_split(layers, Parallel(pipeline=stages))
+        assert len(str(caught.value)) < 80

@@ -1,6 +1,7 @@
 """Rotary frequencies against hand calculations of the released rules."""
 
 import math
+from typing import Any
 
 import pytest
 
@@ -73,3 +74,29 @@ def test_a_scaling_without_its_numbers_is_refused(kind: str, words: str) -> None
 def test_a_base_that_is_none_is_refused() -> None:
     with pytest.raises(ValueError, match="rope_theta 1 "):
         rotary_frequencies(LLAMA.model, 1.0)
+
+
+def test_a_share_of_a_head_is_rounded_and_not_cut() -> None:
+    """0.58 of 100 dims are 58; in binary the product is 57.99999999999999."""
+    model = Model(layers=1, hidden=100, heads=1, ffn_hidden=8, vocab_size=258, rope_theta=1e4, rotary_fraction=0.58)
+    frequencies = rotary_frequencies(model, 10_000)
+    assert len(frequencies) == 29
+    assert frequencies[1] == pytest.approx(10_000 ** (-2 / 58))
+
+
+@pytest.mark.parametrize(
+    ("changed", "theta", "scaling", "words"),
+    [
+        ({"head_dim": 1}, 1e4, None, "1 dims of a head"),
+        ({"rotary_fraction": 1e-300}, 1e4, None, "0 dims of a head"),
+        ({}, 1.0, None, "above 1"),
+        ({}, 1e4, {"kind": "llama3", "low_freq_factor": 4.0, "high_freq_factor": 4.0}, "low_freq_factor 4 is not below"),
+        ({}, 1e4, {"kind": "yarn", "beta_fast": 1.0, "beta_slow": 32.0}, "beta_fast 1 is not above beta_slow 32"),
+        ({}, 1e4, {"kind": "yarn", "beta_fast": 1e308, "beta_slow": 1e-308}, "measure|math domain"),
+    ],
+)
+def test_numbers_that_turn_nothing_are_refused(changed: dict[str, float], theta: float, scaling: dict[str, Any] | None, words: str) -> None:
+    model = Model(layers=1, hidden=8, heads=1, ffn_hidden=8, vocab_size=258, rope_theta=1e4).model_copy(update=changed)
+    rule = RopeScaling(factor=8.0, original_max_positions=4096, **scaling) if scaling else None
+    with pytest.raises(ValueError, match=words):
+        rotary_frequencies(model, theta, rule)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import preheat.recipe
+from preheat.check import READING, suppress
 
 DENSE = Path(__file__).parent / "recipes" / "dense.toml"
 
@@ -80,6 +85,8 @@ def test_warm_up_samples_are_shown_in_tokens() -> None:
         (["--megatron", "x.sh", "--gpus", "8"], "x.sh"),
         (["--megatron", "x.sh"], "--megatron without --gpus"),
         (["--explain", "model.nope"], "no rule is called"),
+        (["--explain", "layout.tenser"], "Did you mean layout.tensor?"),
+        (["--explain", "recipe.valeu"], "Did you mean recipe.value?"),
     ],
 )
 def test_wrong_usage_is_one_message_and_code_2(arguments: list[str], words: str) -> None:
@@ -103,6 +110,56 @@ def test_explain_shows_what_why_an_example_and_a_source() -> None:
     rules = run("--explain", "all").splitlines()
     assert len(rules) > 60
     assert any(line.startswith("megatron.") for line in rules)
+
+
+@pytest.mark.parametrize("name", READING)
+def test_what_is_no_rule_is_explained_too(name: str) -> None:
+    lines = READING[name].splitlines()
+    assert lines[0].endswith(".")
+    assert any(line.startswith("Example: ") for line in lines)
+
+
+def test_every_finding_outside_of_the_rules_is_explained() -> None:
+    folder = Path(preheat.recipe.__file__).parent
+    raised = {name for file in folder.glob("*.py") for name in re.findall(r'"(recipe\.[a-z-]+)"', file.read_text("utf-8"))}
+    raised |= set(re.findall(r'"(ignore\.[a-z-]+)"', Path(suppress.__file__).read_text("utf-8")))
+    assert raised == set(READING)
+
+
+def test_a_file_cannot_command_the_terminal(tmp_path: Path) -> None:
+    """ESC ] 0 ; sets the title of a window, ESC [ 2 J clears it."""
+    recipe = tmp_path / "hostile.toml"
+    recipe.write_text('extends = "tiny"\nname = "x"\n"a\\u001b[2J" = 1\ndescription = "a\\nb \\u001b]0;owned\\u0007 \\u202e"\n')
+    assert r"a\x1b[2J" in run(str(recipe), code=2)
+    assert "\x1b" not in run(str(recipe), code=2)
+    recipe.write_text(recipe.read_text().replace('"a\\u001b[2J" = 1\n', ""))
+    command = [sys.executable, "-m", "preheat", "show", str(recipe)]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert r"a\nb \x1b]0;owned\x07 \u202e" in shown
+    assert not {"\x1b", "\x07", "\u202e"} & set(shown)
+
+
+def test_a_name_that_is_no_utf_8_and_a_terminal_without_letters_are_survived() -> None:
+    for arguments, code in (["check", "\udcff.toml", "--json"], 2), (["show", "tiny", "--set", "description=é→"], 0):
+        environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+        command = [sys.executable, "-m", "preheat", *arguments]
+        done = subprocess.run(command, capture_output=True, timeout=60, check=False, env=environment)
+        assert (done.returncode, done.stderr) == (code, b"")
+        assert done.stdout.isascii()
+
+
+def test_the_collector_works_while_a_verb_does() -> None:
+    """It is off while modules load, for speed; a training run with it off would fill the memory."""
+    program = (
+        "import gc, sys\n"
+        "import preheat.cli.schema as verb\n"
+        "verb.json_schema = lambda: gc.isenabled()\n"
+        "from preheat.cli import main\n"
+        "sys.argv = ['preheat', 'schema']\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "true\n"
 
 
 def test_no_check_imports_torch_numpy_or_rich() -> None:

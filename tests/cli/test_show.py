@@ -10,7 +10,7 @@ from preheat.errors import PreheatError
 from preheat.recipe import catalog
 
 
-def shown(capsys: pytest.CaptureFixture[str], name: str, *sets: str, gpus: int | None = None) -> dict[str, Any]:
+def shown(capsys: pytest.CaptureFixture[str], name: str, *sets: str, gpus: str | None = None) -> dict[str, Any]:
     show.run(name, list(sets), gpus, True)
     return json.loads(capsys.readouterr().out)
 
@@ -39,10 +39,28 @@ def test_each_recipe_is_laid_out_on_its_own_gpus(
 
 
 def test_deepseek_on_1024_gpus(capsys: pytest.CaptureFixture[str]) -> None:
-    layout = shown(capsys, "deepseek-v3", "parallel.tensor=2", gpus=1024)["derived"]["layout"]
+    layout = shown(capsys, "deepseek-v3", "parallel.tensor=2", gpus="1024")["derived"]["layout"]
     assert (layout["dense_dp"], layout["expert_dp"]) == (32, 1)
     with pytest.raises(PreheatError, match=r"1024 .* = 2048"):
-        show.run("deepseek-v3", ["parallel.tensor=2", "parallel.expert_tensor=2"], 1024, True)
+        show.run("deepseek-v3", ["parallel.tensor=2", "parallel.expert_tensor=2"], "1024", True)
+
+
+def test_gpus_are_written_as_for_check(capsys: pytest.CaptureFixture[str]) -> None:
+    assert shown(capsys, "deepseek-v3", gpus="2048xH800")["derived"]["layout"]["ranks"] == 2048
+
+
+def test_a_recipe_that_is_wrong_is_shown_as_such(capsys: pytest.CaptureFixture[str]) -> None:
+    """Three heads do not divide a width of 4,096: the parameters of such a model are no figures of anything."""
+    assert shown(capsys, "llama3-8b")["errors"] == 0
+    assert shown(capsys, "llama3-8b", "model.heads=3", "model.kv_heads=3")["errors"] > 0
+    show.run("llama3-8b", ["model.heads=3", "model.kv_heads=3"], None, False)
+    assert "do not rely" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("setting", ["model.layers=1_000_000_007", "parallel.pipeline=1_000_000_007", "model.experts.count=1_000_000_007"])
+def test_sizes_beyond_all_measure_are_not_listed(setting: str) -> None:
+    with pytest.raises(PreheatError, match=r"run\.bounds"):
+        show.run("mixtral-8x7b", [setting], None, True)
 
 
 def test_total_and_active_parameters_are_shown(capsys: pytest.CaptureFixture[str]) -> None:

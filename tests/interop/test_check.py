@@ -174,6 +174,18 @@ BASE = (
     ("rule", "extra", "version"),
     [
         ("positive", "--pipeline-model-parallel-size 0", "0.19"),
+        ("bounds", "--num-layers 320000", "0.19"),
+        ("bounds", "--num-experts 8 --num-layers 99999999999999", "0.19"),
+        ("finite", "--lr nan", "0.19"),
+        ("seed", "--seed 0", "0.19"),
+        ("seed", "--seed 4294967296", "0.19"),
+        ("document-mask", "--reset-position-ids --reset-attention-mask", "0.19"),
+        ("muon", "--optimizer muon --use-distributed-optimizer", "0.17"),
+        ("muon", "--optimizer muon --overlap-grad-reduce", "0.17"),
+        ("muon", "--optimizer muon --use-megatron-fsdp --ckpt-format fsdp_dtensor", "0.19"),
+        ("state-precision", "--exp-avg-dtype bf16", "0.19"),
+        ("state-precision", "--use-precision-aware-optimizer --exp-avg-dtype bf16", "0.19"),
+        ("renamed", "--deepspeed", "0.19"),
         ("without", "--fp8-amax-history-len 4", "0.19"),
         ("repeated", "--lr 2e-4", "0.19"),
         ("retired", "--batch-size 8", "0.19"),
@@ -275,6 +287,63 @@ def test_the_launch_of_a_script_is_judged() -> None:
     assert not {"megatron.launcher", "megatron.rendezvous", "megatron.connections"} & found
 
 
+def test_a_sharded_muon_is_written_as_each_version_has_it() -> None:
+    sharded = {"0.17": "--optimizer dist_muon", "0.18": "--optimizer muon --use-distributed-optimizer"}
+    for version, extra in sharded.items():
+        found = {problem.rule for problem in check_megatron(f"{BASE}{extra} --overlap-grad-reduce --overlap-param-gather", "x", 8, version)}
+        assert not {"megatron.muon", "megatron.overlap", "megatron.choice"} & found
+
+
+def test_the_documents_are_kept_apart_by_the_unfused_kernel() -> None:
+    text = f"{BASE} --reset-attention-mask --transformer-impl local --no-masked-softmax-fusion"
+    assert "megatron.document-mask" not in {problem.rule for problem in check_megatron(text, "x", 8)}
+
+
+def test_deterministic_mode_wants_its_network() -> None:
+    text = f"torchrun --nproc_per_node=8 pretrain_gpt.py {BASE} --deterministic-mode\n"
+    rule = "megatron.deterministic-network"
+    assert rule in {problem.rule for problem in check_megatron(text, "run.sh", 8)}
+    assert rule in {problem.rule for problem in check_megatron("export NCCL_ALGO=NVLS\n" + text, "run.sh", 8)}
+    assert rule not in {problem.rule for problem in check_megatron("export NCCL_ALGO=Ring\n" + text, "run.sh", 8)}
+
+
+def test_an_ignored_ramp_comes_with_the_schedule_that_says_the_same() -> None:
+    # the replacement that NVIDIA's own test uses for the ramp 384 384 97656250 of 4,096 tokens: 0:384 200B:768 400B:1152
+    text = BASE.replace("--global-batch-size 64", "--global-batch-size 1152") + "--rampup-batch-size 384 384 97656250"
+    (problem,) = [problem for problem in check_megatron(text, "x", 8) if problem.rule == "megatron.ignored"]
+    assert '"0:384 200000000000:768 400000000000:1152"' in problem.fix
+    (problem,) = [p for p in check_megatron(text.replace("384 384", "1 1"), "x", 8) if p.rule == "megatron.ignored"]
+    assert problem.fix == "Use --step-batch-size-schedule"
+
+
+def test_nothing_is_missed_where_a_shell_may_know_more() -> None:
+    text = "torchrun --nproc_per_node=8 pretrain_gpt.py $MODEL_ARGS --bf16 --tensor-model-parallel-size 3\n"
+    problems = check_megatron(text, "run.sh", 8)
+    assert {problem.rule for problem in problems if problem.severity == "error"} == {"megatron.world"}
+    assert any("$MODEL_ARGS may hold arguments" in problem.got for problem in problems)
+
+
+@pytest.mark.timeout(20)
+def test_a_schedule_and_a_condition_without_end_are_judged_in_time() -> None:
+    check_megatron(f"{BASE} --step-batch-size-schedule '{'1:8 ' * 20_000}'", "x", 8)
+    condition = "! " * 20_000 + "&& a " * 10_000
+    check_megatron(f"if [[ {condition} ]]; then A=1; fi\ntorchrun pretrain_gpt.py {BASE}\n", "x", 8)
+
+
+def test_a_hybrid_model_counts_its_layers_by_its_pattern() -> None:
+    text = BASE.replace("--num-layers 32", "--hybrid-layer-pattern M*M-M*M-")
+    assert "megatron.required" not in {problem.rule for problem in check_megatron(text, "x", 8)}
+    with pytest.raises(PreheatError, match="hybrid"):
+        import_megatron(text, "x", 8, "0.19")
+
+
+def test_another_program_may_have_arguments_of_its_own() -> None:
+    text = f"torchrun --nproc_per_node=8 my/train.py {BASE} --freeze-LM\n"
+    problems = check_megatron(text, "run.sh", 8)
+    assert "megatron.unknown" in {problem.rule for problem in problems}
+    assert any("train.py" in problem.got and problem.rule == "megatron.open" for problem in problems)
+
+
 def test_every_rule_explains_itself_with_an_example() -> None:
     for rule in MEGATRON_RULES.values():
         assert "Example:" in rule.explanation or "Source:" in rule.explanation, rule.name
@@ -290,6 +359,9 @@ def test_no_torch_and_no_numpy_are_loaded() -> None:
 
 
 FLAGS = sorted({option.flag for option in options("0.19").values()} | {"--rope-theta", "--train-tokens", "--nonsense"})
+SIZES = [
+    flag for flag in FLAGS if flag.endswith(("-size", "-layers", "-heads", "-experts", "-topk", "-groups", "-length", "-stage", "-rank"))
+]
 VALUES = [
     "0",
     "1",
@@ -310,12 +382,14 @@ VALUES = [
     "$X",
     "99,1",
     "a b",
+    "nan",
+    "99999999999999",
 ]
 
 
 @settings(max_examples=150, deadline=None)
 @given(
-    st.lists(st.tuples(st.sampled_from(FLAGS), st.lists(st.sampled_from(VALUES), max_size=3)), max_size=25),
+    st.lists(st.tuples(st.sampled_from(FLAGS) | st.sampled_from(SIZES), st.lists(st.sampled_from(VALUES), max_size=3)), max_size=25),
     st.sampled_from(VERSIONS),
     st.integers(1, 64),
 )

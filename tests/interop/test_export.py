@@ -88,13 +88,18 @@ def test_check_accepts_every_exported_command(name: str, version: str, recipes: 
 def test_bash_passes_on_the_arguments_that_are_named(name: str, recipes: dict[str, Recipe], tmp_path: Path) -> None:
     recipe = recipes[name]
     export = export_megatron(recipe, _gpus(recipe), "0.19")
+    launches = _words(export.text, tmp_path)
+    assert [tuple(words[words.index("pretrain_gpt.py") + 1 :]) for words in launches] == list(export.parts)
+
+
+def _words(text: str, tmp_path: Path) -> list[list[str]]:
+    """What bash passes on to torchrun in each launch of a script."""
     stand_in = tmp_path / "torchrun"
     stand_in.write_text('#!/bin/sh\nfor word in "$@"; do printf "%s\\0" "$word" >> words; done\nprintf "\\n" >> words\n')
     stand_in.chmod(0o755)
-    (tmp_path / "run.sh").write_text(export.text)
+    (tmp_path / "run.sh").write_text(text)
     subprocess.run(["bash", "run.sh"], check=True, env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, cwd=tmp_path, timeout=10)
-    launches = [line.split("\0")[:-1] for line in (tmp_path / "words").read_text().splitlines()]
-    assert [tuple(words[words.index("pretrain_gpt.py") + 1 :]) for words in launches] == list(export.parts)
+    return [line.split("\0")[:-1] for line in (tmp_path / "words").read_text().splitlines()]
 
 
 def _flag(part: tuple[str, ...], flag: str) -> str:
@@ -156,11 +161,77 @@ def test_deepseeks_rates_and_weights_change_from_part_to_part(recipes: dict[str,
         ("deepseek-v3", ("batch.ramp.1.size=4096",), 2048, "0.17", "even increments"),
         ("llama3-8b", ("schedule.decay='segments'", "schedule.segment=[{lr=1e-3, shape='linear'}]"), 64, "0.19", "rises"),
         ("llama3-8b", (), 64, "0.16", "known: 0.17"),
+        ("llama3-8b", ("seed=0",), 64, "0.19", "seed 0"),
+        ("llama3-8b", ("seed=4294967296",), 64, "0.19", "Megatron-LM takes 1 to 4294967195"),
+        ("llama3-8b", ("tokenizer={kind='file', path='a\"b/tokenizer.json'}",), 64, "0.19", "without quotes"),
+        ("llama3-8b", ("optimizer.name='muon'", "parallel.sharding='full'"), 64, "0.19", "muon with sharding full"),
+        ("llama3-8b", ("optimizer.state_precision='bf16'", "parallel.sharding='none'"), 64, "0.19", "state_precision bf16"),
+        ("llama3-8b", ("optimizer.state_precision='bf16'", "optimizer.name='muon'"), 64, "0.19", "state_precision bf16 with muon"),
+        ("deepseek-v3", ("model.mup={base_hidden=256, base_head_dim=64}",), 2048, "0.19", "base_head_dim with mla"),
     ],
 )
 def test_what_megatron_would_do_differently_is_refused(recipe: str, sets: tuple[str, ...], gpus: int, version: str, match: str) -> None:
     with pytest.raises(PreheatError, match=match):
         export_megatron(load(recipe, sets).recipe, gpus, version)
+
+
+def test_a_path_is_no_command(recipes: dict[str, Recipe], tmp_path: Path) -> None:
+    path = f"$(touch {tmp_path}/ran) `touch {tmp_path}/ran` ${{HOME}} it's\\x/tokenizer.json"
+    recipe = recipes["toy-124m"].model_copy(update={"tokenizer": recipes["llama3-8b"].tokenizer.model_copy(update={"path": path})})
+    export = export_megatron(recipe, 8, "0.19")
+    assert import_megatron(export.text, "x.sh", 8, "0.19").recipe == recipe
+    words = _words(export.text, tmp_path)
+    assert not (tmp_path / "ran").exists()
+    assert tuple(words[0][words[0].index("pretrain_gpt.py") + 1 :]) == export.parts[0]
+    assert _flag(export.parts[0], "--tokenizer-model") == path.removesuffix("/tokenizer.json")
+    export = export_megatron(recipe, 8, "0.19", form="yaml")
+    assert import_megatron(export.text, "x.yaml", 8, "0.19").recipe == recipe
+
+
+@pytest.mark.parametrize(("gpus", "nodes"), [(1, 1), (6, 1), (12, 2), (24, 3), (44, 11)])
+def test_the_launcher_starts_as_many_processes_as_there_are_gpus(gpus: int, nodes: int, tmp_path: Path) -> None:
+    recipe = load("tiny", ("batch.global_size=528", "batch.ramp=[]", "batch.micro_size=1")).recipe
+    text = export_megatron(recipe, gpus, "0.19", part=1).text
+    assert f"--nproc_per_node {gpus // nodes} --nnodes {nodes}\n" in text
+    assert "megatron.launcher" not in {problem.rule for problem in check_megatron(text, "x.sh", gpus)}
+
+
+def test_documents_width_transfer_and_muon(recipes: dict[str, Recipe]) -> None:
+    sets = ("batch.mask_documents=true", "model.mup={base_hidden=256}", "optimizer.name='muon'", "parallel.sharding='optimizer'")
+    recipe = load("llama3-8b", (*sets, "parallel.tensor=2")).recipe
+    parts = {version: export_megatron(recipe, 64, version).parts[0] for version in VERSIONS}
+    for version, part in parts.items():
+        assert {"--reset-position-ids", "--reset-attention-mask", "--use-mup"} <= set(part)
+        # a recipe without base_head_dim keeps 1 / sqrt(width) for attention scores: sqrt(128) / 128
+        assert (_flag(part, "--mup-base-hidden-size"), _flag(part, "--mup-base-head-dim")) == ("256", "128")
+        # arXiv 2502.16982, equation 4: 0.2 * sqrt(max(rows, columns)); Nesterov momentum 0.95
+        assert (_flag(part, "--muon-scale-mode"), _flag(part, "--muon-extra-scale-factor"), _flag(part, "--muon-momentum")) == (
+            "spectral",
+            "0.2",
+            "0.95",
+        )
+        assert ("--use-distributed-optimizer" in part) == (version != "0.17")
+        assert _flag(part, "--optimizer") == ("dist_muon" if version == "0.17" else "muon")
+        assert ("--muon-use-nesterov" if version == "0.17" else "--muon-nesterov") in part
+
+
+@pytest.mark.parametrize(
+    ("sets", "word"),
+    [
+        (("model.init_truncation=3.0",), "whole normal distribution"),
+        (("optimizer.z_loss=1e-4",), "no z-loss"),
+        (("optimizer.decay_embeddings=false",), "decays embedding"),
+        (("batch.mask_documents=true",), "see each other"),
+        (("model.mup={base_hidden=256}",), "weight decay of hidden matrices"),
+    ],
+)
+def test_what_has_no_argument_is_listed_and_comes_back(sets: tuple[str, ...], word: str) -> None:
+    recipe = load("llama3-8b", sets).recipe
+    export = export_megatron(recipe, 64, "0.19")
+    assert any(word in note for note in export.notes)
+    assert not any(word in note for note in export_megatron(load("llama3-8b").recipe, 64, "0.19").notes)
+    imported = import_megatron(export.text, "x.sh", 64, "0.19")
+    assert (imported.recipe, imported.lost) == (recipe, ())
 
 
 def test_parts_are_chosen_by_number(recipes: dict[str, Recipe]) -> None:
@@ -212,8 +283,10 @@ def _sets(draw: st.DrawFn) -> tuple[str, ...]:
         "parallel.gpus=8",
         f"parallel.sharding='{draw(st.sampled_from(['none', 'optimizer']))}'",
         f"parallel.recompute.kind='{draw(st.sampled_from(['none', 'selective', 'full']))}'",
+        f"batch.mask_documents={draw(st.sampled_from(['true', 'false']))}",
+        f"model.mup={draw(st.sampled_from(['{base_hidden=32}', '{base_hidden=64, base_head_dim=2}']))}",
         f"precision.compute='{draw(st.sampled_from(['bf16', 'fp16', 'fp32']))}'",
-        f"seed={draw(st.integers(0, 2**31))}",
+        f"seed={draw(st.integers(1, 2**31))}",
     ]
     decay = draw(st.sampled_from(["cosine", "linear", "wsd", "constant"]))
     sets.append(f"schedule.decay='{decay}'")
@@ -222,6 +295,10 @@ def _sets(draw: st.DrawFn) -> tuple[str, ...]:
     if decay == "wsd":
         shape = draw(st.sampled_from(["linear", "cosine", "exponential", "1-sqrt"]))
         sets += ["schedule.decay_length='20%'", f"schedule.decay_shape='{shape}'"]
+    if draw(st.booleans()):
+        sets += ["optimizer.name='muon'", f"optimizer.momentum={draw(st.sampled_from(['0.9', '0.8']))}"]
+    elif "parallel.sharding='optimizer'" in sets:
+        sets.append(f"optimizer.state_precision='{draw(st.sampled_from(['fp32', 'bf16']))}'")
     if draw(st.booleans()):
         sets.append("batch.ramp=[{at='0 tokens', size=16}, {at='500K tokens', size=32}]")
     if draw(st.booleans()):

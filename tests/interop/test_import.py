@@ -66,7 +66,20 @@ def test_placeholders_are_stated() -> None:
 @pytest.mark.parametrize(
     ("extra", "flag"),
     [
+        ("--optimizer lion", "--optimizer"),
         ("--optimizer muon", "--optimizer"),
+        ("--optimizer muon --muon-nesterov", "--muon-scale-mode"),
+        ("--optimizer muon --muon-nesterov --muon-extra-scale-factor 0.2", "--muon-coefficient-type"),
+        ("--clip-grad 0", "--clip-grad"),
+        ("--use-precision-aware-optimizer --exp-avg-dtype fp8 --exp-avg-sq-dtype bf16", "--exp-avg-dtype"),
+        ("--reset-position-ids", "--reset-position-ids"),
+        ("--eod-mask-loss", "--eod-mask-loss"),
+        ("--use-mup --mup-embedding-mult 10", "--mup-embedding-mult"),
+        ("--decoupled-lr 1e-3", "--decoupled-lr"),
+        ("--num-experts 8 --moe-latent-size 64", "--moe-latent-size"),
+        ("--softmax-type learnable", "--softmax-type"),
+        ("--calculate-per-token-loss", "--calculate-per-token-loss"),
+        ("--pretrained-checkpoint x", "--pretrained-checkpoint"),
         ("--quick-geglu", "--quick-geglu"),
         ("--lr-decay-style inverse-square-root", "--lr-decay-style"),
         ("--position-embedding-type none", "--position-embedding-type"),
@@ -83,6 +96,36 @@ def test_what_a_recipe_cannot_say_is_reported(extra: str, flag: str) -> None:
     base = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 64 --max-position-embeddings 64 --lr 1e-3 --train-iters 9 "
     imported = import_megatron(base + extra, "x", 1, "0.19")
     assert flag in {problem.where.key for problem in imported.lost}
+
+
+def test_what_leaves_the_training_as_it_is_is_left_aside() -> None:
+    base = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 64 --max-position-embeddings 64 --lr 1e-3 --train-iters 9 "
+    aside = "--log-interval 1 --tensorboard-dir x --num-workers 2 --overlap-grad-reduce --attention-backend flash --decoupled-lr 1e-3 "
+    base += "--split 99,1,0 --hidden-dropout 0 --attention-dropout 0 "
+    assert [problem.where.key for problem in import_megatron(base + aside, "x", 1, "0.19").lost] == ["--decoupled-lr"]
+    assert import_megatron(base + "--adam-beta1 0.9 --weight-decay 0.01 --rotary-percent 1.0", "x", 1, "0.19").lost == ()
+
+
+def test_width_transfer_optimizers_and_documents() -> None:
+    base = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 64 --max-position-embeddings 64 --lr 1e-3 --train-iters 9 "
+    # Megatron-LM without --mup-base-head-dim divides attention scores by the head width: sqrt(1) / width
+    model = import_megatron(f"{base} --use-mup --mup-base-hidden-size 16", "x", 1, "0.19").recipe.model
+    assert model.mup is not None
+    assert (model.mup.base_hidden, model.mup.base_head_dim) == (16, 1)
+    recipe = import_megatron(f"{base} --reset-position-ids --reset-attention-mask --optimizer dist_muon", "x", 1, "0.17").recipe
+    assert (recipe.batch.mask_documents, recipe.optimizer.name, recipe.optimizer.momentum) == (True, "muon", 0.9)
+    assert recipe.parallel.sharding == "optimizer"
+    kept = "--use-precision-aware-optimizer --use-distributed-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16"
+    assert import_megatron(f"{base} {kept}", "x", 1, "0.19").recipe.optimizer.state_precision == "bf16"
+
+
+def test_absurd_numbers_are_refused() -> None:
+    for extra in ("--num-layers 99999999999999", "--global-batch-size 1000000000000", "--pipeline-model-parallel-size 0 --num-layers 0"):
+        base = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 64 --lr 1e-3 --train-iters 9 "
+        with pytest.raises(PreheatError):
+            import_megatron(base + extra, "x", 1, "0.19")
+    imported = import_megatron(base + "--rampup-batch-size 1 1 9 --global-batch-size 1000000000", "x", 1, "0.17")
+    assert any("batch.ramp is left out" in line for line in imported.stated)
 
 
 def test_schedules() -> None:

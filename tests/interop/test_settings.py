@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from preheat.errors import PreheatError
 from preheat.megatron import VERSIONS, options, read_commands, settle
 
 
@@ -73,6 +74,36 @@ def test_values(text: str, name: str, value: object) -> None:
 )
 def test_faults(text: str, kind: str, version: str) -> None:
     assert kind in {fault.kind for fault in _settle(text, version).faults}
+
+
+def test_a_variable_that_may_hold_arguments_is_no_value_and_leaves_the_rest_open() -> None:
+    for text in ("--bf16 $MORE --lr 1", "$MORE --lr 1 --bf16", "--lr 1 $MORE --bf16"):
+        settings = _settle(f"torchrun pretrain_gpt.py {text}\n")
+        assert (settings["bf16"], settings["lr"], settings.partial) == (True, 1.0, True)
+        assert {fault.kind for fault in settings.faults} == {"open"}
+    assert not _settle("torchrun pretrain_gpt.py --save $MORE --lr $LR\n").partial
+
+
+def test_a_blank_behind_the_backslash_is_named() -> None:
+    faults = _settle("torchrun pretrain_gpt.py --lr 1 \\ \n  --bf16\n").faults
+    assert [(fault.kind, "Remove the blank behind" in fault.fix) for fault in faults] == [("stray", True), ("count", True)]
+
+
+def test_an_array_without_quotes_cuts_a_value() -> None:
+    settings = _settle('A=(--step-batch-size-schedule "0:1 1B:2")\ntorchrun pretrain_gpt.py ${A[@]}\n')
+    (fault,) = settings.faults
+    assert (fault.kind, settings["step_batch_size_schedule"]) == ("count", "0:1 1B:2")
+    assert '"${ARGS[@]}"' in fault.fix
+
+
+def test_a_yaml_key_given_twice_holds_last_and_is_told() -> None:
+    settings = _settle("lr: 1\nbf16: true\nlr: 2\n")
+    assert (settings["lr"], [fault.kind for fault in settings.faults]) == (2.0, ["repeated"])
+
+
+def test_a_text_of_unknown_flags_is_no_command() -> None:
+    with pytest.raises(PreheatError, match="unknown arguments"):
+        _settle("\n".join(f"--flag-{number}" for number in range(20_000)))
 
 
 def test_the_ramp_is_heeded_up_to_017_only() -> None:

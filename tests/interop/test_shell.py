@@ -35,6 +35,40 @@ SCRIPTS = {
     "here document": "cat <<EOF >/dev/null\n--lr 9\nEOF\ntorchrun pretrain_gpt.py --lr 1\n",
     "equals": "torchrun pretrain_gpt.py --lr=3e-4 --save=/a=b\n",
     "brackets in quotes": 'torchrun pretrain_gpt.py --moe-layer-freq "([0]*3+[1]*58)" --lr 1\n',
+    "a case": "S=8B\ncase $S in\n 1B) L=10;;\n 8B|9B) L=32 ;;\n *) L=99;;\nesac\ntorchrun pretrain_gpt.py --num-layers $L\n",
+    "a case with nothing that fits but the rest": "case x in (--a|--b) L=1;; *) L=2; esac\ntorchrun pretrain_gpt.py --seed $L\n",
+    "arguments of a script that has none": 'torchrun pretrain_gpt.py --lr 1 "$@" $* --bf16\n',
+    "an empty array": 'A=()\ntorchrun pretrain_gpt.py --lr 1 "${A[@]}" "${A[@]:-}" --bf16\n',
+    "a loop over arguments": "L=1\nwhile [[ $# -gt 0 ]]; do case $1 in --l) L=$2; shift 2;; *) shift;; esac; done\n"
+    "torchrun pretrain_gpt.py --num-layers $L\n",
+    "functions": 'run() {\n  torchrun pretrain_gpt.py "$@" --bf16\n}\n'
+    "function set_rate { RATE=$1; }\nset_rate 3e-4\nrun --lr $RATE --seed 2\n",
+    "a function behind ||": "LR=1\nrun() { torchrun pretrain_gpt.py --lr $LR; }\nrun || exit 1\n",
+    "locals": "LR=1\nf() { local LR=5 N=2; SEED=$LR; }\nf\ntorchrun pretrain_gpt.py --lr $LR --seed $SEED --x=${N:-none}\n",
+    "bash -c": "export LR=1e-4\nbash -c 'torchrun pretrain_gpt.py --lr $LR --bf16'\n",
+    "bash -c with its variables replaced": 'export Y=7; LR=1e-4\nbash -c "torchrun pretrain_gpt.py --lr $LR --save \\"a b\\" --x \\$Y"\n',
+    "a command in a variable": 'export RUN="torchrun pretrain_gpt.py"; export ARGS=" \\\n  --lr 1 \\\n  --bf16"\n'
+    "bash -c '$RUN --seed 3 $ARGS'\n",
+    "eval": 'CMD="torchrun pretrain_gpt.py --save \'a b\' --lr 1"\neval $CMD --bf16\neval "true"\n',
+    "default that is assigned": ": ${UNSET_LR:=3e-4} ${UNSET_N=5}\ntorchrun pretrain_gpt.py --lr $UNSET_LR --seed $UNSET_N\n",
+    "a test and what follows it": '[ -z "$UNSET_X" ] && X=5\n[ -n "$X" ] || X=6\n[[ $X == 4 || -n $X && 3 -lt 4 ]] && Y=1\n'
+    "[ 1 = 2 ] && { X=7; Y=8; }\ntorchrun pretrain_gpt.py --seed $X --x $Y\n",
+    "a negated condition": "if ! [ a = b ]; then A=1; else A=2; fi\ntorchrun pretrain_gpt.py --x $A\n",
+    "patterns in conditions": "M=HybridModel-8B\nif [[ $M == *Hybrid* ]] && [ $M != x ]; then A=1; fi\ntorchrun pretrain_gpt.py --x $A\n",
+    "cut and replaced": "X=a/b.tar.gz\ntorchrun pretrain_gpt.py --a ${X%.gz} --b ${X%%.*} --c ${X#*/} --d ${X##*/} --e ${X/a/c}"
+    " --f ${X//a/_} --g ${X:2:5} --h ${X:4} --i ${X^^} --j ${#X}\n",
+    "length of an array": "A=(1 2 3)\ntorchrun pretrain_gpt.py --a ${#A[@]} --b ${A[1]} --c ${A}\n",
+    "arithmetic with brackets": "N=4\n((M=N*2))\ntorchrun pretrain_gpt.py --a $(( (N+1)*(2) )) --b $(((N+1)*(M)))\n",
+    "escapes": "torchrun pretrain_gpt.py --a $'x\\ty' --b $\"z\"\n",
+    "declared": "declare -a A=(--lr 1)\nlocal_rate=2\nreadonly -- B=--bf16\ntorchrun pretrain_gpt.py ${A[@]} $B\n",
+    "unset and set": 'A=--fp16\nunset A\nset -- x --lr 1\nshift 1\ntorchrun pretrain_gpt.py $A "$@"\n',
+    "a pipe behind a flag": "torchrun pretrain_gpt.py --lr 1 --bf16 | cat\n",
+    "what is only shown": "echo torchrun pretrain_gpt.py --lr 9\nprintf 'torchrun pretrain_gpt.py --lr 8'\n"
+    "torchrun pretrain_gpt.py --lr 1\n",
+    "what is behind an exit": "torchrun pretrain_gpt.py --lr 1\nexit 0\ntorchrun pretrain_gpt.py --lr 2\n",
+    "a script in a here-document": "export Y=7; LR=3\nbash <<EOF\ntorchrun pretrain_gpt.py --lr $LR --x \\$Y\nEOF\n",
+    "env": "env CUDA_DEVICE_MAX_CONNECTIONS=1 torchrun pretrain_gpt.py --lr 1\n",
+    "a carriage return at each end": "torchrun pretrain_gpt.py --lr 1 \\\n  --bf16 \\\n  --seed 2\n",
     "multiple lines in quotes": 'ARGS="\n  --bf16\n  --lr 1\n"\ntorchrun pretrain_gpt.py $ARGS\n',
 }
 
@@ -134,7 +168,55 @@ def test_the_branch_that_is_read() -> None:
     unknown = "if [ -z $B ]; then F=--bf16; if true; then F+=' --fp16'; fi; else F=--swiglu; fi\ntorchrun pretrain_gpt.py $F\n"
     (command,) = read_commands(unknown)
     assert [argument.flag for argument in command.arguments] == ["--bf16", "--fp16"]
-    assert any("first branch is read" in note for _, note in command.notes)
+    assert command.notes == ((1, "the variable B is not set here: the condition takes it as empty"),)
+    unknown = "if [ -f x ]; then F=--bf16; else F=--swiglu; fi\ntorchrun pretrain_gpt.py $F\n"
+    (command,) = read_commands(unknown)
+    assert [argument.flag for argument in command.arguments] == ["--bf16"]
+    assert [line for line, note in command.notes if "first part is read" in note] == [1]
+
+
+def test_a_flag_is_placed_where_it_stands_also_in_a_text_that_is_used_elsewhere() -> None:
+    text = (
+        'LR=1\n# --lr 9\nARGS=" \\\n  --bf16 \\\n  --lr $LR \\\n"\nRUN="torchrun x/pretrain_gpt.py $ARGS --seed 2"\nsrun bash -c "$RUN"\n'
+    )
+    (command,) = read_commands(text, "run.sh")
+    assert [(argument.flag, argument.line) for argument in command.arguments] == [("--bf16", 4), ("--lr", 5), ("--seed", 7)]
+    assert command.program == "pretrain_gpt.py"
+
+
+def test_only_what_concerns_the_launch_is_noted() -> None:
+    text = 'D=$(date)\nN=$UNKNOWN\nmkdir -p $LOGS\nsource env.sh\ntorchrun pretrain_gpt.py --save $N/x --lr 1 "$@"\n'
+    (command,) = read_commands(text)
+    assert command.notes == (
+        (2, "the variable UNKNOWN is not set here"),
+        (4, "`source env.sh` is not read: what it sets is not known"),
+        (5, "the script's own arguments ($@) are not known: none are read"),
+    )
+
+
+def test_a_loop_is_read_once_and_says_so() -> None:
+    (command,) = read_commands("for MBS in 1 2 4 8; do\n  torchrun pretrain_gpt.py --micro-batch-size $MBS\ndone\n")
+    assert command.arguments[0].values == ("1",)
+    assert command.notes == ((1, "a loop of 4 starts: it is read once, with MBS=1"),)
+
+
+def test_functions_that_nothing_calls_count_where_there_is_no_other_launch() -> None:
+    uncalled = "train() { torchrun pretrain_gpt.py --lr 1; }\nexport -f train\n"
+    (command,) = read_commands(uncalled + "srun bash -c train\n")
+    assert command.arguments[0].values == ("1",)
+    (command,) = read_commands(uncalled + "torchrun pretrain_gpt.py --lr 2\n")
+    assert command.arguments[0].values == ("2",)
+
+
+def test_the_environment_in_front_of_a_launcher() -> None:
+    (command,) = read_commands("env A_B=1 torchrun pretrain_gpt.py --lr 1\n")
+    assert command.environment == {"A_B": "1"}
+
+
+def test_a_variable_of_slurm_leaves_a_condition_open() -> None:
+    text = "if [ $SLURM_NNODES -gt 1 ]; then A=1; else A=2; fi\ntorchrun pretrain_gpt.py --seed $A\n"
+    (command,) = read_commands(text)
+    assert any("not known" in note for _, note in command.notes)
 
 
 HOSTILE = {
@@ -147,9 +229,14 @@ HOSTILE = {
     "doubling": "A=xxxxxxxxxx\n" + 'A="$A$A"\n' * 60 + "torchrun pretrain_gpt.py --save $A\n",
     "a YAML tag": "lr: !!python/object/apply:os.system [x]\n",
     "a YAML anchor": "lr: &a 1\n",
-    "a YAML key twice": "lr: 1\nlr: 2\n",
     "no command": "ls -la\n",
     "nothing": "",
+    "only shown": "echo torchrun pretrain_gpt.py --lr 1\n",
+    "many launches": "torchrun pretrain_gpt.py --lr 1\n" * 20_000,
+    "functions that call each other": "a() { b; b; }\nb() { a; a; }\na\ntorchrun pretrain_gpt.py --lr 1\n",
+    "a list without end": "a:\n" + "  - 1\n" * 150_000,
+    "cuts without end": "A=" + "a" * 900 + "\n" + "B=${A%%*b*c*d}\n" * 10_000 + "torchrun pretrain_gpt.py --lr 1\n",
+    "brackets that open": "torchrun pretrain_gpt.py --save " + "$(" * 50_000 + "\n",
 }
 
 

@@ -1,6 +1,8 @@
+import contextlib
 import json
 import random
 import string
+import time
 from pathlib import Path
 
 import pytest
@@ -153,33 +155,59 @@ def test_a_key_in_the_wrong_table_is_pointed_to_the_right_one() -> None:
         ("schedule.warmup='2000 iterations'", "no quantity"),
         ("schedule.length=1.5 steps", "not a whole number"),
         ("data.held_out=5 tokens", "no share"),
-        ("model.layers='4'", "valid integer"),
-        ("model.layers=4.0", "valid integer"),
-        ("model.layers=0", "greater than or equal to 1"),
+        ("model.layers='4'", "'4'; a whole number"),
+        ("model.layers=4.0", "4.0; a whole number"),
+        ("model.layers=0", "0; at least 1"),
         ("schedule.peak_lr=nan", "finite"),
-        ("schedule.peak_lr=-1e-3", "greater than 0"),
+        ("schedule.peak_lr=-1e-3", "above 0"),
         ("optimizer.betas=[0.9]", "missing"),
-        ("stage.main.mix={ prose = 0 }", "greater than 0"),
+        ("stage.main.mix={ prose = 0 }", "above 0"),
         ("stage.main.mix={}", "at least 1"),
         ("stage.nowhere.until=5%", "no entry 'nowhere'"),
-        ("name=../../etc", "pattern"),
+        ("name=../../etc", "a name of letters"),
         ("name", "key.path=value"),
-        ("model.layers.x=1", "valid integer"),
-        ("model.experts={ count = 1, active = 1, ffn_hidden = 8 }", "greater than or equal to 2"),
-        ("model.mtp={ layers = 1, loss_weight = -1 }", "greater than or equal to 0"),
+        ("model.layers.x=1", "a table; a whole number"),
+        ("model.experts={ count = 1, active = 1, ffn_hidden = 8 }", "at least 2"),
+        ("model.mtp={ layers = 1, loss_weight = -1 }", "at least 0"),
         ("model.mtp={ layers = 1, loss_weight = [] }", "at least 1"),
-        ("model.mtp={ layers = 1, loss_weight = true }", "valid tuple"),
-        ("model.dropout=1.0", "less than 1"),
-        ("model.rotary_fraction=1.5", "less than or equal to 1"),
+        ("model.mtp={ layers = 1, loss_weight = true }", "true; an array"),
+        ("model.dropout=1.0", "below 1"),
+        ("model.rotary_fraction=1.5", "at most 1"),
         ("model.rope_scaling={ kind = 'linear', factor = 2.0, original_max_positions = 8 }", "'llama3' or 'yarn'"),
-        ("parallel.pipeline_layers=[1, -1]", "greater than or equal to 0"),
+        ("parallel.pipeline_layers=[1, -1]", "at least 0"),
         ("parallel.sharding='zero3'", "'none', 'optimizer' or 'full'"),
+        ("parallel.sharding='optimiser'", "Did you mean optimizer?"),
+        ("stage={ name = 'a' }", "a table; an array"),
+        ("parallel.pipeline_layers.0=4", "a table; an array. Set the whole array"),
+        ("model.layers=2020-01-01", "2020-01-01; a whole number"),
+        ("model.layers=true", "true; a whole number"),
+        ("seed=9223372036854775808", "9223372036854775808; below 9223372036854775808"),
+        ("stage.main.mix={ prose = nan }", "a weight is at most 1_000_000_000_000"),
+        ("stage.main.mix={ prose = '1' }", "a weight is a number"),
+        ("stage.main.mix={ prose = 1" + "0" * 400 + " }", "a weight is at most"),
+        ("model.layers=0x" + "f" * 60_000, "a number of some 72247 digits"),
+        ("schedule.length='" + "9" * 100_000 + " tokens'", "'99999999999999999999...' is no quantity"),
+        ("name=" + "a" * 4001, "(4003 characters)"),
+        ("optimizer.betas=[0.9, 0.95, 0.99]", "an array of 3; at most 2 entries"),
+        ("model..layers=3", "key.path=value"),
+        ("model.layers=1\nfoo=2", "'1\\nfoo=2'; a whole number"),
+        ("a" + ".a" * 3000 + "=1", "key.path=value"),
+        ("extends=tiny", "belongs to a recipe file"),
+        ("sources.x=note", "belongs to a recipe file"),
+        ("stage.0=3", "--set stage.0"),
+        ("model.experts.count=8", "--set model.experts.active"),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_key(setting: str, words: str) -> None:
     text = " ".join(problems("tiny", setting))
     assert words in text
     assert setting.split("=")[0].split(".")[0] in text
+
+
+def test_a_table_in_place_of_a_list_of_tables_is_told_apart(tmp_path: Path) -> None:
+    path = tmp_path / "r.toml"
+    path.write_text('extends = "tiny"\n\n[stage]\nname = "only"\n')
+    assert f"{path}:3 stage: a table; an array. Write [[stage]]" in problems(str(path))[0]
 
 
 def test_a_missing_key_is_named(tmp_path: Path) -> None:
@@ -200,6 +228,7 @@ def test_a_missing_key_is_named(tmp_path: Path) -> None:
         b'name = "\x00"\n',
         b"!!python/object:os.system",
         b"x" * 2_000_000,
+        b"layers = " + b"9" * 5000,
     ],
 )
 def test_a_hostile_file_is_refused_cleanly(tmp_path: Path, content: bytes) -> None:
@@ -208,10 +237,62 @@ def test_a_hostile_file_is_refused_cleanly(tmp_path: Path, content: bytes) -> No
     assert problems(str(path))
 
 
-def test_missing_files_and_names_are_refused() -> None:
+def test_missing_files_and_names_are_refused(tmp_path: Path) -> None:
     assert "Did you mean tiny?" in problems("tinny")[0]
     assert "no recipe file" in problems("nowhere/recipe.toml")[0]
+    assert "is a folder" in problems(str(tmp_path))[0]
     assert problems("../recipe/catalog/tiny")
+    for name in ("", "a\0b", "a" * 5000, "a" * 5000 + ".toml", "\udcff.toml"):
+        assert "[recipe.file]" in problems(name)[0]
+
+
+def test_a_folder_that_is_called_like_a_catalog_recipe_does_not_hide_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny").mkdir()
+    assert load("tiny").files == ("tiny",)
+
+
+@pytest.mark.parametrize("parent", ["/etc/passwd", "../../../etc/passwd", "", "nowhere.toml", "tinny", "a\\u0000b", "a" * 5000 + ".toml"])
+def test_extends_reads_recipes_only_and_says_where_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parent: str) -> None:
+    child = tmp_path / "sub" / "child.toml"
+    child.parent.mkdir()
+    child.write_text(f'name = "x"\nextends = "{parent}"\n')
+    (tmp_path / "nowhere.toml").write_text('extends = "tiny"\n')
+    monkeypatch.chdir(tmp_path)  # a file of the current folder is not beside the recipe
+    assert problems(str(child))[0].startswith(f"{child}:2: ")
+
+
+def test_a_byte_order_mark_is_no_part_of_a_recipe(tmp_path: Path) -> None:
+    child = tmp_path / "child.toml"
+    child.write_bytes(b'\xef\xbb\xbfextends = "tiny"\r\nname = "child"\r\nseed = 9\r\n')
+    loaded = load(str(child))
+    assert loaded.recipe.seed == 9
+    assert loaded.origins["seed"].line == 3
+
+
+def test_an_empty_table_of_a_child_keeps_its_parents_values(tmp_path: Path) -> None:
+    child = tmp_path / "child.toml"
+    child.write_text('extends = "mixtral-8x7b"\nname = "child"\n[model.experts]\n')
+    loaded = load(str(child))
+    assert loaded.recipe.model == load("mixtral-8x7b").recipe.model
+    assert loaded.origins["model.experts.count"].file == "mixtral-8x7b"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "".join(f"a{i} = 1\n" for i in range(20_000)),
+        '[[stage]]\nname = "a"\n[stage.mix]\n' + "".join(f"a{i} = 1\n" for i in range(20_000)),
+        "data.source = [" + ", ".join(f'{{ name = "s{i}", paths = ["x"] }}' for i in range(6000)) + "]\n",
+    ],
+)
+def test_the_time_to_load_grows_with_the_file_and_not_with_its_square(tmp_path: Path, content: str) -> None:
+    child = tmp_path / "child.toml"
+    child.write_text('extends = "tiny"\nname = "x"\n' + content)
+    started = time.process_time()
+    with contextlib.suppress(PreheatError):
+        load(str(child))
+    assert time.process_time() - started < 2
 
 
 @settings(max_examples=60)

@@ -17,7 +17,7 @@ from preheat.arithmetic.pipeline import Chunk, balanced_split, bubble, pipeline_
 from preheat.arithmetic.ramp import linear_ramp
 from preheat.arithmetic.rotary import Rope, attention_factor, rotary_frequencies
 from preheat.arithmetic.schedule import SHAPES, LearningRate, Piece
-from preheat.arithmetic.timeline import Clock, Segment, Step, Timeline
+from preheat.arithmetic.timeline import Clock, Segment, Step, Timeline, Unrunnable
 
 __all__ = [
     "SHAPES",
@@ -35,6 +35,7 @@ __all__ = [
     "States",
     "Step",
     "Timeline",
+    "Unrunnable",
     "attention_factor",
     "balanced_split",
     "bubble",

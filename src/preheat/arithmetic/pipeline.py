@@ -7,6 +7,9 @@ from fractions import Fraction
 
 from preheat.recipe import Parallel
 
+V_SHAPED = ("zero-bubble-v", "dualpipe-v")
+"""Schedules in which the pieces go down the ranks and up again."""
+
 
 @dataclass(frozen=True)
 class Chunk:
@@ -35,9 +38,8 @@ def pipeline_split(layers: int, parallel: Parallel) -> tuple[tuple[Chunk, ...], 
     if sizes is None:
         if layers % pieces:
             over = f"{stages} pipeline stages" + (f" x {parallel.virtual_pipeline} virtual" if parallel.virtual_pipeline > 1 else "")
-            raise ValueError(
-                f"{layers} layers are not divisible by {over}; give pipeline_layers, for instance {list(balanced_split(layers, pieces))}"
-            )
+            hint = f"; give pipeline_layers, for instance {list(balanced_split(layers, pieces))}" if pieces <= min(layers, 32) else ""
+            raise ValueError(f"{layers} layers are not divisible by {over}{hint}")
         sizes = (layers // pieces,) * pieces
     if len(sizes) != pieces:
         raise ValueError(
@@ -54,6 +56,10 @@ def pipeline_split(layers: int, parallel: Parallel) -> tuple[tuple[Chunk, ...], 
         if parallel.virtual_pipeline > 1:
             raise ValueError(f"dualpipe takes one chunk a stage and direction, and virtual_pipeline is {parallel.virtual_pipeline}")
         return tuple(tuple(chunks[i] for i in sorted({rank, stages - 1 - rank})) for rank in range(stages))
+    if parallel.schedule in V_SHAPED:
+        if parallel.virtual_pipeline != 2:
+            raise ValueError(f"{parallel.schedule} has two pieces a rank, and virtual_pipeline is {parallel.virtual_pipeline}")
+        return tuple((chunks[rank], chunks[pieces - 1 - rank]) for rank in range(stages))
     return tuple(tuple(chunks[rank::stages]) for rank in range(stages))
 
 

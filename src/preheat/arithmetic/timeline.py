@@ -84,16 +84,26 @@ class Step:
     lr: float
 
 
+class Unrunnable(ValueError):
+    """A recipe that describes no run; `key` is the dotted key that is at fault."""
+
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(message)
+        self.key = key
+
+
 class Timeline:
     """The run of a recipe as segments of equal steps.
 
     Raises:
-        ValueError: the recipe describes no run (a stage without an end before the last, thresholds out of order, more
-            warm-up than run); `preheat check` reports the same with file and line.
+        Unrunnable: the recipe describes no run (a stage without an end before the last, more warm-up than run); `preheat check`
+            reports the same with file and line.
     """
 
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
+        self.ramp_used: set[int] = set()
+        """Numbers of the entries of the batch ramp that some step uses."""
         self.segments = tuple(self._walk())
         self._starts = [segment.start.steps for segment in self.segments]
         self._first_samples = _first_samples(self.segments)
@@ -120,7 +130,7 @@ class Timeline:
                 clock = segment.after(max(0, math.ceil(missing / per_step)))
                 following = self.segments[min(bisect.bisect_right(self._starts, clock.steps), len(self.segments)) - 1]
                 return clock, following
-        raise ValueError(f"{quantity} is past the end of the run: {self.end.tokens:_} tokens, {self.end.steps:_} steps")
+        raise ValueError(f"{quantity} is past the end of the run: {self._run_length()}")
 
     def tokens(self, quantity: Quantity) -> int:
         """A length from the start of the run in tokens, exactly, without rounding to a step when it is given in tokens."""
@@ -131,7 +141,17 @@ class Timeline:
             if _count(segment.end, bound.unit) >= bound.amount:
                 steps = (bound.amount - _count(segment.start, bound.unit)) / _per_step(segment.batch_size, segment.seq_len, bound.unit)
                 return segment.start.tokens + steps * segment.batch_size * segment.seq_len
-        raise ValueError(f"{bound.amount} {bound.unit} is longer than the run: {self.end.tokens:_} tokens, {self.end.steps:_} steps")
+        raise ValueError(f"{bound.amount} {bound.unit} is longer than the run: {self._run_length()}")
+
+    def _run_length(self) -> str:
+        return f"{self.end.tokens:_} tokens, {self.end.steps:_} step" + ("s" if self.end.steps > 1 else "")
+
+    def _within(self, key: str, quantity: Quantity) -> int:
+        """The tokens of a length that must fit into the run."""
+        try:
+            return self.tokens(quantity)
+        except ValueError:
+            raise Unrunnable(key, f"{key} is {quantity}, and the run has {self._run_length()}") from None
 
     def in_force(self, changes: tuple[Change, ...], tokens: int) -> Change | None:
         """The last entry of a setting that is reached after `tokens` tokens; None before its first, or when it has none."""
@@ -168,7 +188,8 @@ class Timeline:
     def _walk(self) -> Iterator[Segment]:
         recipe, clock = self._recipe, Clock(0, 0, 0)
         if recipe.schedule.length.unit == "%" or recipe.schedule.length.amount == 0:
-            raise ValueError(f"schedule.length is {recipe.schedule.length}: give the run a length in tokens, samples or steps")
+            got = f"schedule.length is {recipe.schedule.length}"
+            raise Unrunnable("schedule.length", f"{got}: give the run a length in tokens, samples or steps")
         length = self._absolute(recipe.schedule.length)
         ends = [self._stage_end(index) for index in range(len(recipe.stage))]
         thresholds = [(self._absolute(ramp.at), ramp.size) for ramp in recipe.batch.ramp]
@@ -177,7 +198,11 @@ class Timeline:
             while stage_index < len(ends) - 1 and _reached(clock, ends[stage_index]):
                 stage_index += 1
             stage = recipe.stage[stage_index]
-            batch_size = stage.global_size or self._ramped(clock, thresholds)
+            batch_size = stage.global_size or recipe.batch.global_size
+            reached = [number for number, (at, _) in enumerate(thresholds) if _reached(clock, at)]
+            if reached and not stage.global_size:
+                batch_size = thresholds[reached[-1]][1]
+                self.ramp_used.add(reached[-1])
             seq_len = stage.seq_len or recipe.batch.seq_len
             pending = [length, *ends[stage_index:-1], *(at for at, _ in thresholds)]
             steps = min(
@@ -199,60 +224,55 @@ class Timeline:
             yield segment
             clock, produced = segment.end, produced + 1
             if produced > MAX_SEGMENTS:
-                raise ValueError(f"more than {MAX_SEGMENTS:_} changes of stage and batch size")
+                raise Unrunnable("batch.ramp", f"more than {MAX_SEGMENTS:_} changes of stage and batch size")
 
     def _stage_end(self, index: int) -> _Bound:
         stages = self._recipe.stage
         until = stages[index].until
         if until is None:
             if index < len(stages) - 1:
-                raise ValueError(f"stage {stages[index].name} has no `until` and is not the last")
+                raise Unrunnable(f"stage.{index}.name", f"stage {stages[index].name} has no `until` and is not the last")
             return self._absolute(self._recipe.schedule.length)
         return self._absolute(until)
 
-    def _ramped(self, clock: Clock, thresholds: list[tuple[_Bound, int]]) -> int:
-        size = self._recipe.batch.global_size
-        for at, ramped in thresholds:
-            if _reached(clock, at):
-                size = ramped
-        return size
-
     def _learning_rate(self) -> LearningRate:
         schedule = self._recipe.schedule
-        warmup, total = self.tokens(schedule.warmup), self.end.tokens
+        warmup, total = self._within("schedule.warmup", schedule.warmup), self.end.tokens
         if schedule.decay == "segments":
-            pieces = tuple(self._segment_pieces())
+            pieces = tuple(self._segment_pieces(warmup))
         elif schedule.decay == "wsd":
             if schedule.decay_length is None or schedule.decay_shape is None:
-                raise ValueError('decay = "wsd" takes decay_length and decay_shape')
+                missing = "schedule.decay_shape" if schedule.decay_length else "schedule.decay_length"
+                raise Unrunnable(missing, 'decay = "wsd" takes decay_length and decay_shape')
             start = total - self._tail_tokens(schedule.decay_length)
             if start < warmup:
-                raise ValueError(
+                raise Unrunnable(
+                    "schedule.decay_length",
                     f"the decay starts at {start:_} tokens, before the end of the warm-up at {warmup:_}; "
-                    f"warm-up and decay are longer than the run of {total:_} tokens"
+                    f"warm-up and decay are longer than the run of {total:_} tokens",
                 )
             pieces = (Piece(start, schedule.peak_lr, "constant"), Piece(total, schedule.final_lr, schedule.decay_shape))
         else:
             pieces = (Piece(total, schedule.peak_lr if schedule.decay == "constant" else schedule.final_lr, schedule.decay),)
-        before = warmup
-        for piece in pieces:
-            if piece.end < before:
-                raise ValueError(f"a piece of the schedule ends at {piece.end:_} tokens, and what comes before it at {before:_}")
-            before = piece.end
         return LearningRate(schedule.peak_lr, warmup, pieces)
 
-    def _segment_pieces(self) -> Iterator[Piece]:
+    def _segment_pieces(self, warmup: int) -> Iterator[Piece]:
         """The pieces of a schedule in segments; the last ends with the run."""
-        segments = self._recipe.schedule.segment
+        segments, before = self._recipe.schedule.segment, warmup
         if not segments:
-            raise ValueError('decay = "segments" without a schedule.segment')
-        for number, segment in enumerate(segments, start=1):
+            raise Unrunnable("schedule.segment", 'decay = "segments" without a schedule.segment')
+        for index, segment in enumerate(segments):
             if segment.until is not None:
-                end = self.tokens(segment.until)
-            elif number == len(segments):
+                end = self._within(f"schedule.segment.{index}.until", segment.until)
+            elif index == len(segments) - 1:
                 end = self.end.tokens
             else:
-                raise ValueError(f"segment {number} of the schedule has no `until` and is not the last")
+                raise Unrunnable(f"schedule.segment.{index}.lr", f"segment {index + 1} of the schedule has no `until` and is not the last")
+            if end < before:
+                what = f"segment {index}" if index else "the warm-up"
+                got = f"segment {index + 1} of the schedule ends at {end:_} tokens"
+                raise Unrunnable(f"schedule.segment.{index}.until", f"{got}, and {what} before it at {before:_}")
+            before = end
             yield Piece(end, segment.lr, segment.shape)
 
     def _tail_tokens(self, quantity: Quantity) -> int:
@@ -260,7 +280,7 @@ class Timeline:
         amount = self._absolute(quantity)
         rest = _count(self.end, amount.unit) - amount.amount
         if rest < 0:
-            raise ValueError(f"{quantity} is longer than the run: {self.end.tokens:_} tokens, {self.end.steps:_} steps")
+            raise Unrunnable("schedule.decay_length", f"schedule.decay_length is {quantity}, and the run has {self._run_length()}")
         return self.end.tokens - math.floor(self._tokens(_Bound(rest, amount.unit)))
 
 

@@ -12,9 +12,10 @@ from preheat.check import precision as _precision
 from preheat.check import schedule as _schedule
 from preheat.check.gpus import GPUS, Gpus
 from preheat.check.machine import Machine
+from preheat.check.reading import READING
 from preheat.check.registry import RULES, Finding, Rule, check, rule
 from preheat.check.subject import Subject
 
-__all__ = ["GPUS", "RULES", "Finding", "Gpus", "Machine", "Rule", "Subject", "check", "rule"]
+__all__ = ["GPUS", "READING", "RULES", "Finding", "Gpus", "Machine", "Rule", "Subject", "check", "rule"]
 
 del _batch, _bounds, _data, _experts, _launch, _layout, _memory, _model, _precision, _schedule

@@ -33,6 +33,20 @@ def ramp(subject: Subject) -> Iterator[Finding]:
         yield Finding("batch.ramp", f"the ramp ends at {entries[-1].size}", f"global_size is {batch.global_size}", "Make them agree")
 
 
+@rule("batch.ramp-rises", "warning")
+def rises(subject: Subject) -> Iterator[Finding]:
+    """Each size of a ramp is larger than the one before.
+
+    A size that is repeated has no effect; one that falls makes the gradient noisier while the learning rate is at its highest.
+    Example: ramp = [{ at = "0 tokens", size = 64 }, { at = "1B tokens", size = 64 }, { at = "2B tokens", size = 256 }].
+    Source: arXiv 1711.00489 (growing batches); every published ramp (GPT-3, BLOOM, Llama 3, DeepSeek-V3) rises.
+    """
+    for index, (before, after) in enumerate(pairwise(subject.recipe.batch.ramp), start=1):
+        if after.size <= before.size:
+            got = f"{after.size} samples after {before.size}"
+            yield Finding(f"batch.ramp.{index}.size", got, "more", "Remove the entry or raise its size")
+
+
 @rule("batch.micro-size")
 def micro_batches(subject: Subject) -> Iterator[Finding]:
     """Every global batch of the run, ramp and stages included, is a whole number of micro-batches.
@@ -99,19 +113,23 @@ def pipeline_schedule(subject: Subject) -> Iterator[Finding]:
 
     The interleaved schedule runs micro-batches in groups of the pipeline's size; DualPipe feeds from both ends and needs an even number.
     Megatron-LM's parser lets the first through, and training stops at the first step; it knows other sizes of group, a recipe does not.
-    Example: 3 micro-batches on 4 interleaved stages.
-    Source: arXiv 2104.04473, section 2.2; arXiv 2412.19437, section 3.2.1.
+    DualPipeV fills both halves of its V before it works at full speed.
+    Example: 3 micro-batches on 4 interleaved stages; 6 on 4 ranks of "dualpipe-v".
+    Source: arXiv 2104.04473, section 2.2; arXiv 2412.19437, section 3.2.1; torch's ScheduleDualPipeV.
     """
     parallel = subject.parallel
     for batch in subject.batches:
         if subject.ranks is None or batch.global_size % (batch.micro_size * batch.replicas):
             continue
         count = batch.micro_batches
-        if parallel.virtual_pipeline > 1 and count % parallel.pipeline:
+        if parallel.schedule == "interleaved" and parallel.virtual_pipeline > 1 and count % parallel.pipeline:
             want = f"a multiple of the {parallel.pipeline} stages of an interleaved pipeline"
             yield Finding(batch.key, _micro_batches(batch), want, "Change the batch or its micro_size")
         if parallel.schedule == "dualpipe" and count % 2:
             yield Finding(batch.key, _micro_batches(batch), "an even number for DualPipe", "Change the batch or its micro_size")
+        if parallel.schedule == "dualpipe-v" and count < 2 * parallel.pipeline:
+            want = f"at least 2 x {parallel.pipeline} for DualPipeV"
+            yield Finding(batch.key, _micro_batches(batch), want, "Use a larger batch or a smaller micro_size")
 
 
 @rule("batch.tokens", "warning")

@@ -27,7 +27,7 @@ def stage_ends(subject: Subject) -> Iterator[Finding]:
             got = f"stage {stage.name} has no end"
             yield Finding(f"stage.{index}.name", got, "only the last may", f'Set until = "..." in {stage.name}')
     last = recipe.stage[-1].until
-    if last is not None and not (last.unit == "%" and last.amount == 1) and last != recipe.schedule.length:
+    if last is not None and not subject.ends_with_the_run(last):
         where = f"stage.{len(recipe.stage) - 1}.until"
         got, want = f"the last stage ends at {last}", f"the run ends at {recipe.schedule.length}"
         yield Finding(where, got, want, "Remove `until` or change schedule.length")
@@ -35,7 +35,7 @@ def stage_ends(subject: Subject) -> Iterator[Finding]:
 
 @rule("stage.mix")
 def mixtures(subject: Subject) -> Iterator[Finding]:
-    """A mixture names only sources that the recipe defines, and every source is used by some stage.
+    """A mixture names only sources that the recipe defines, and each of them once.
 
     Example: mix = { web = 0.7, cod = 0.3 } with sources web and code.
     Source: cases D12 (allenai/OLMo-core pull 435) and L03: names come from a closed list.
@@ -49,6 +49,17 @@ def mixtures(subject: Subject) -> Iterator[Finding]:
         if unknown:
             got, want = f"stage {stage.name} mixes {', '.join(unknown)}", f"known: {', '.join(names) or 'none'}"
             yield Finding(f"stage.{index}.mix", got, want, "Define the source")
+
+
+@rule("data.unmixed", "warning")
+def unmixed(subject: Subject) -> Iterator[Finding]:
+    """Every source is used by some stage; the others are read and cleaned for nothing.
+
+    A recipe that extends another one and mixes less inherits the sources of both.
+    Example: [[data.source]] maths in a recipe whose stages mix web and code only.
+    Source: preheat, a recipe says nothing that has no effect.
+    """
+    recipe = subject.recipe
     mixed = {name for stage in recipe.stage for name in stage.mix}
     for index, source in enumerate(recipe.data.source):
         if source.name not in mixed:
@@ -92,9 +103,9 @@ def sequence_lengths(subject: Subject) -> Iterator[Finding]:
 
 @rule("data.idle")
 def idle(subject: Subject) -> Iterator[Finding]:
-    """No key of [data] is written where it has no effect.
+    """No key of [data] is written where it has no effect, or leaves the others without one.
 
-    Example: text_field of a source in plain text; jaccard with near = false; a held-out share of 0% that is to be evaluated.
+    Example: text_field of a source in plain text; jaccard with near = false; a held-out share of 0% that is to be evaluated, or of 100%.
     Source: preheat, a recipe says nothing that has no effect.
     """
     data = subject.recipe.data
@@ -104,6 +115,8 @@ def idle(subject: Subject) -> Iterator[Finding]:
             yield Finding(key, f'text_field has no effect with format = "{source.format}"', "", "Remove it")
     if not data.dedup.near and subject.given("data.dedup.jaccard"):
         yield Finding("data.dedup.jaccard", "jaccard has no effect with near = false", "", "Remove it")
+    if data.held_out.amount == 1:
+        yield Finding("data.held_out", "everything is held out", "something to train on", "Hold out 1%")
     if data.held_out.amount == 0 and subject.recipe.evaluation.every is not None:
         yield Finding("data.held_out", "nothing is held out", "evaluation.every asks for a held-out loss", "Hold out 1% or do not evaluate")
 
@@ -116,7 +129,7 @@ def held_out(subject: Subject) -> Iterator[Finding]:
     Source: preheat; published runs hold out well below a percent.
     """
     share = subject.recipe.data.held_out
-    if share.amount * 100 > 20:
+    if 20 < share.amount * 100 < 100:
         yield Finding("data.held_out", f"{share} of the documents are never trained on", "", "Hold out a percent or less")
 
 
@@ -143,8 +156,9 @@ def tokenizer_path(subject: Subject) -> Iterator[Finding]:
     kind, path = subject.recipe.tokenizer.kind, subject.recipe.tokenizer.path
     if kind == "file" and path is None:
         yield Finding("tokenizer.path", 'kind = "file" without a path', "", "Give the tokenizer.json")
-    elif kind == "file" and path is not None and not path.endswith(".json"):
-        yield Finding("tokenizer.path", f"path {path!r}", "the path of a tokenizer.json", "Only JSON is read, never code")
+    elif kind == "file" and path is not None and (not path.endswith(".json") or "://" in path):
+        got = f"path {path!r}"
+        yield Finding("tokenizer.path", got, "the path of a tokenizer.json", "Only a JSON file of this machine is read, never code")
     if kind != "file" and path is not None:
         yield Finding("tokenizer.path", f'path has no effect with kind = "{kind}"', "", "Remove it")
 

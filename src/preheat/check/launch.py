@@ -10,6 +10,7 @@ from preheat.check.registry import Finding, rule
 from preheat.check.subject import Subject
 from preheat.recipe import beyond_training
 
+_NUMBER = re.compile(r"[0-9]{1,9}")
 EPHEMERAL = (32_768, 60_999)
 """Ports that Linux hands out by itself (net.ipv4.ip_local_port_range's default)."""
 
@@ -48,9 +49,9 @@ def two_launchers(subject: Subject) -> Iterator[Finding]:
     Source: case K02 (NVIDIA/Megatron-LM issue 1371).
     """
     environment = subject.machine.variables
-    tasks = re.match(r"\d+", environment.get("SLURM_STEP_TASKS_PER_NODE") or environment.get("SLURM_NTASKS_PER_NODE") or "")
+    tasks = re.match(r"[0-9]{1,9}", environment.get("SLURM_STEP_TASKS_PER_NODE") or environment.get("SLURM_NTASKS_PER_NODE") or "")
     local = environment.get("LOCAL_WORLD_SIZE", "")
-    if tasks and int(tasks[0]) > 1 and local.isdigit() and "TORCHELASTIC_RUN_ID" in environment:
+    if tasks and int(tasks[0]) > 1 and _NUMBER.fullmatch(local) and "TORCHELASTIC_RUN_ID" in environment:
         per_node = int(tasks[0])
         got = f"Slurm starts {per_node} tasks a server and torchrun {local} processes in each"
         yield Finding("parallel", got, f"{per_node * int(local)} processes", "Use --ntasks-per-node=1 with torchrun, or Slurm without it")
@@ -65,7 +66,7 @@ def port(subject: Subject) -> Iterator[Finding]:
     """
     given = subject.machine.variables.get("MASTER_PORT", "")
     low, high = EPHEMERAL
-    if given.isdigit() and low <= int(given) <= high:
+    if _NUMBER.fullmatch(given) and low <= int(given) <= high:
         got = f"MASTER_PORT {given}"
         yield Finding("parallel", got, f"ports {low} to {high} are handed out by the system", "Choose one below, for instance 29500")
 

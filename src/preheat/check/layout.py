@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from preheat.arithmetic import balanced_split, kv_heads, padded_vocab
+from preheat.arithmetic import balanced_split, kv_heads, padded_vocab, pipeline_split
+from preheat.arithmetic.pipeline import V_SHAPED
 from preheat.check.registry import Finding, rule
 from preheat.check.subject import Subject, divisors
 
@@ -72,11 +73,12 @@ def copies(subject: Subject) -> Iterator[Finding]:
 
 @rule("layout.pipeline")
 def pipeline(subject: Subject) -> Iterator[Finding]:
-    """The pieces of the pipeline add up to the layers of the model, and each rank has some.
+    """The pieces of the pipeline add up to the layers of the model, and each rank has something to do.
 
     Rounded down, 30 layers on 4 stages are 28: a model that nobody asked for. An uneven split is said with `pipeline_layers`, one number
     for each of the pipeline x virtual_pipeline pieces.
-    Example: layers = 30 with pipeline = 4; pipeline_layers = [20] with pipeline = 1.
+    Only the ranks of the embedding and of the head may go without layers.
+    Example: layers = 30 with pipeline = 4; pipeline_layers = [20] with pipeline = 1; pipeline_layers = [8, 0, 0, 8].
     Source: cases A01 (NVIDIA/Megatron-LM issue 1304), A03 (NVIDIA/Megatron-LM issue 1778).
     """
     parallel, layers = subject.parallel, subject.model.layers
@@ -93,6 +95,9 @@ def pipeline(subject: Subject) -> Iterator[Finding]:
         if sum(split) != layers:
             want = f"the model has {layers} layers"
             yield Finding("parallel.pipeline_layers", f"{' + '.join(map(str, split))} = {sum(split)}", want, "Make them add up")
+        for rank in _idle_ranks(subject):
+            got = f"pipeline rank {rank} has no layers, no embedding and no head"
+            yield Finding("parallel.pipeline_layers", got, "something to do", "Give it a layer or use fewer stages")
     elif layers % pieces:
         product = f"{parallel.pipeline} pipeline stages" + (f" x {parallel.virtual_pipeline}" if parallel.virtual_pipeline > 1 else "")
         legal, odd = divisors(layers), layers % pieces
@@ -108,9 +113,10 @@ def pipeline(subject: Subject) -> Iterator[Finding]:
 def order(subject: Subject) -> Iterator[Finding]:
     """The pipeline's schedule, its stages and its virtual pieces belong together.
 
-    Several pieces a rank are what the interleaved schedule is; without a pipeline neither has an effect; DualPipe pairs the ranks.
+    Several pieces a rank are what an interleaved schedule is, and two of them what a V-shaped one is; without a pipeline neither has an
+    effect; DualPipe pairs the ranks.
     Example: virtual_pipeline = 4 with schedule = "1f1b"; schedule = "dualpipe" with pipeline = 1.
-    Source: arXiv 2104.04473, section 2.2; arXiv 2412.19437, section 3.2.1.
+    Source: arXiv 2104.04473, section 2.2; arXiv 2412.19437, section 3.2.1; arXiv 2405.15362 (V-shaped schedules).
     """
     parallel = subject.parallel
     if parallel.pipeline == 1:
@@ -120,9 +126,12 @@ def order(subject: Subject) -> Iterator[Finding]:
         if parallel.schedule != "1f1b":
             yield Finding("parallel.schedule", f'schedule "{parallel.schedule}" has no effect with pipeline = 1', "", "Remove it")
         return
-    if parallel.virtual_pipeline > 1 and parallel.schedule != "interleaved":
+    if parallel.virtual_pipeline > 1 and parallel.schedule in ("1f1b", "dualpipe"):
         got = f'virtual_pipeline {parallel.virtual_pipeline} with schedule "{parallel.schedule}"'
-        yield Finding("parallel.virtual_pipeline", got, "only the interleaved schedule runs several pieces", 'Set schedule = "interleaved"')
+        yield Finding("parallel.virtual_pipeline", got, "it runs one piece a rank and direction", 'Set schedule = "interleaved"')
+    if parallel.schedule in V_SHAPED and parallel.virtual_pipeline != 2:
+        got = f'schedule "{parallel.schedule}" with virtual_pipeline {parallel.virtual_pipeline}'
+        yield Finding("parallel.schedule", got, "two pieces a rank", "Set virtual_pipeline = 2")
     if parallel.schedule == "interleaved" and parallel.virtual_pipeline == 1:
         yield Finding("parallel.schedule", 'schedule "interleaved" with one piece a rank', "at least 2", "Set virtual_pipeline")
     if parallel.schedule == "dualpipe" and parallel.pipeline % 2:
@@ -160,6 +169,24 @@ def short_context(subject: Subject) -> Iterator[Finding]:
             got = f"{seq_len} tokens over context {size} are {seq_len // size} a rank"
             yield Finding(key, got, "published runs keep 4,096 or more", "Prefer context = 1 with recomputation or more tensor ranks")
             return
+
+
+@rule("layout.context-exchange")
+def exchange(subject: Subject) -> Iterator[Finding]:
+    """How context-parallel ranks exchange tokens is said where there are such ranks; by "ulysses" each of them gets whole heads.
+
+    Example: context_exchange = "ring" with context = 1; "ulysses" with 8 heads over tensor 2 x context 8.
+    Source: arXiv 2309.14509, section 3.1 (Ulysses: tokens for heads); arXiv 2310.01889 (ring attention).
+    """
+    parallel, heads = subject.parallel, subject.model.heads
+    sizes = sorted({subject.context(stage) for _, stage, *_ in subject.stages()} - {1})
+    if not sizes and subject.given("parallel.context_exchange"):
+        got = f'context_exchange "{parallel.context_exchange}" has no effect with context = 1'
+        yield Finding("parallel.context_exchange", got, "", "Remove it")
+    for size in sizes if parallel.context_exchange == "ulysses" else ():
+        if heads % (parallel.tensor * size):
+            got = f"{heads} heads over tensor {parallel.tensor} x context {size} = {parallel.tensor * size}"
+            yield Finding("parallel.context_exchange", got, "whole heads on each rank", 'Set it to "ring" or "gather"')
 
 
 @rule("layout.sequence")
@@ -214,6 +241,24 @@ def sharding(subject: Subject) -> Iterator[Finding]:
         yield Finding("parallel.sharding", got, "there is one replica", "Use more GPUs or remove it")
 
 
+@rule("layout.replicate")
+def replicate(subject: Subject) -> Iterator[Finding]:
+    """Groups that hold everything are groups of replicas, and something is sharded within them.
+
+    Example: replicate = 4 with sharding = "none"; replicate = 3 on 8 data-parallel replicas.
+    Source: arXiv 2304.11277, section 3.2.2 (hybrid sharding).
+    """
+    parallel, replicas = subject.parallel, subject.replicas()
+    if parallel.replicate == 1:
+        return
+    if parallel.sharding == "none":
+        got = f'replicate {parallel.replicate} has no effect with sharding = "none"'
+        yield Finding("parallel.replicate", got, "every replica holds everything already", "Remove it or shard")
+    elif replicas is not None and replicas % parallel.replicate:
+        got = f"{replicas} data-parallel replicas in {parallel.replicate} groups"
+        yield Finding("parallel.replicate", got, "a whole number each", f"Use one of {_list(divisors(replicas))}")
+
+
 @rule("layout.recompute")
 def recompute(subject: Subject) -> Iterator[Finding]:
     """Recomputation names layers only where whole layers are recomputed, and no more than a stage has.
@@ -250,12 +295,21 @@ def vocabulary(subject: Subject) -> Iterator[Finding]:
         yield Finding("model.vocab_size", got, f"padded to {padded:_}, {padded // parallel.tensor:_} rows a rank")
 
 
+def _idle_ranks(subject: Subject) -> list[int]:
+    """Pipeline ranks that hold nothing; none when the pieces do not add up."""
+    try:
+        split = pipeline_split(subject.model.layers, subject.parallel)
+    except ValueError:
+        return []
+    return [rank for rank, pieces in enumerate(split) if not any(piece.layers or piece.first or piece.last for piece in pieces)]
+
+
 def _cut(subject: Subject, size: int) -> Iterator[tuple[str, str, str]]:
     """Key, quantity and reason for everything that a tensor size does not cut evenly."""
     model, groups = subject.model, kv_heads(subject.model)
     if model.heads % size:
         yield "model.heads", f"{model.heads} heads", "tensor parallelism gives each rank whole attention heads"
-    if model.mla is None and groups % size and size % groups:
+    if model.mla is None and model.kv_heads is not None and groups % size and size % groups:
         yield "model.kv_heads", f"{groups} kv_heads", "neither divides the other: each rank needs whole key/value heads"
     if model.ffn_hidden % size:
         yield "model.ffn_hidden", f"ffn_hidden {model.ffn_hidden}", "tensor parallelism splits the inner width evenly"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from preheat.arithmetic import dense_layers, head_dim, kv_heads, pipeline_split, rank_states, stage_parallel
 from preheat.check.gpus import USUAL
@@ -33,7 +34,7 @@ class Need:
 def fits(subject: Subject) -> Iterator[Finding]:
     """Weights, gradients, optimizer state and the least of activations fit into the GPU.
 
-    The state of a parameter in mixed precision is 18 bytes, of which 12 can be sharded over the replicas. Activations are counted as what
+    Under AdamW in mixed precision a parameter's state is 18 bytes; 12 can be sharded over the replicas. Activations are counted as what
     must wait for the backward pass: layer inputs under full recomputation, else what a layer cannot cheaply make again, for as many
     micro-batches as the pipeline has under way. What is left of the binary size (7%) is for CUDA, NCCL and fragmentation, so a recipe that
     is refused here does not run, and one that passes may still be too large: `preheat plan` measures.
@@ -64,6 +65,7 @@ def tight(subject: Subject) -> Iterator[Finding]:
         yield Finding(subject.ranks_key, _told(subject, need), want, _way_out(subject, need))
 
 
+@lru_cache(maxsize=1)
 def needed(subject: Subject) -> Need | None:
     """The need of the fullest GPU over pipeline ranks and stages; None when ranks are unknown or the layout does not divide."""
     found: list[Need] = []
@@ -72,7 +74,8 @@ def needed(subject: Subject) -> Need | None:
         micro = stage.micro_size or subject.recipe.batch.micro_size
         try:
             split = pipeline_split(subject.model.layers, layout)
-            every = rank_states(subject.model, layout, subject.recipe.precision, subject.ranks or 0) if subject.ranks else ()
+            recipe, ranks = subject.recipe, subject.ranks
+            every = rank_states(subject.model, layout, recipe.precision, ranks, recipe.optimizer) if ranks else ()
         except ValueError:
             return None
         for rank, states in enumerate(every):

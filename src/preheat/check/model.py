@@ -30,8 +30,7 @@ def head_width(subject: Subject) -> Iterator[Finding]:
         nearest = min(legal, key=lambda n: abs(n - model.heads))
         got = f"hidden {model.hidden} / heads {model.heads}"
         yield Finding("model.heads", got, "a whole head width", f"Use {nearest} heads or set head_dim")
-    elif model.position == "rotary" and round(head_dim(model) * model.rotary_fraction, 6) % 2:
-        turned = head_dim(model) * model.rotary_fraction
+    elif model.position == "rotary" and ((turned := round(head_dim(model) * model.rotary_fraction, 6)) % 2 or turned == 0):
         got = f"{turned:g} of {head_dim(model)} dims of a head are turned"
         key = "model.rotary_fraction" if model.rotary_fraction < 1 else "model.head_dim" if model.head_dim else "model.heads"
         yield Finding(key, got, "rotary positions turn pairs of dims", "Choose an even number of dims")
@@ -54,7 +53,7 @@ def key_value_heads(subject: Subject) -> Iterator[Finding]:
 def latent_attention(subject: Subject) -> Iterator[Finding]:
     """Multi-head latent attention has no key/value heads of its own, and sets the head widths itself.
 
-    Example: [model.mla] with kv_heads = 16, as a public DeepSeek-V3 recipe has it.
+    Example: [model.mla] with kv_heads = 16, as a public DeepSeek-V3 recipe has it; with rotary_fraction = 0.5.
     Source: arXiv 2405.04434; Megatron-LM 0.19.2, validate_args (grouped-query and multi-latent attention exclude each other).
     """
     if subject.model.mla is None:
@@ -63,13 +62,17 @@ def latent_attention(subject: Subject) -> Iterator[Finding]:
         if getattr(subject.model, field) is not None:
             got = f"{field} {getattr(subject.model, field)} beside [model.mla]"
             yield Finding(f"model.{field}", got, "keys and values come from one latent per token", "Remove it")
+    if subject.model.rotary_fraction != 1:
+        got = f"rotary_fraction {subject.model.rotary_fraction:g} beside [model.mla]"
+        yield Finding("model.rotary_fraction", got, "qk_rope_head_dim says how many dims are turned", "Remove it")
 
 
 @rule("model.position")
 def positions(subject: Subject) -> Iterator[Finding]:
-    """Rotary positions take `rope_theta`, learned positions take `max_positions`; the other one would have no effect.
+    """Rotary positions take a `rope_theta` above 1, learned positions take `max_positions`; the other one would have no effect.
 
-    Example: position = "learned" with rope_theta = 500_000, or a stage of 2,048 tokens with a table of 1,024 rows.
+    Latent attention has dims of their own for rotary positions, so it goes with no others.
+    Example: position = "learned" with rope_theta = 500_000, or a stage of 2,048 tokens with a table of 1,024 rows; rope_theta = 1.0.
     Source: arXiv 2104.09864; Megatron-LM 0.19.2, validate_args (max-position-embeddings below seq-length).
     """
     model = subject.model
@@ -84,6 +87,14 @@ def positions(subject: Subject) -> Iterator[Finding]:
             idle |= {f"stage.{index}.{name}": getattr(stage, name) is not None for name in ("rope_theta", "rope_scaling")}
     for key in (key for key, given in idle.items() if given):
         yield Finding(key, f'{key.rpartition(".")[2]} has no effect with position = "{model.position}"', "", "Remove it")
+    if learned and model.mla is not None:
+        yield Finding(
+            "model.position", 'position = "learned" beside [model.mla]', "latent attention turns qk_rope_head_dim dims", 'Set "rotary"'
+        )
+    bases = {"model.rope_theta": model.rope_theta, **{f"stage.{i}.rope_theta": s.rope_theta for i, s in enumerate(subject.recipe.stage)}}
+    for key, base in bases.items():
+        if base is not None and base <= 1 and not learned:
+            yield Finding(key, f"rope_theta {base:g}", "above 1: slow dims turn slower than fast ones", "Use 10_000 or more")
     if learned and model.max_positions is not None:
         for _, _, key, seq_len in subject.stages():
             if seq_len > model.max_positions:
@@ -95,7 +106,8 @@ def positions(subject: Subject) -> Iterator[Finding]:
 def rope_scaling(subject: Subject) -> Iterator[Finding]:
     """Each kind of stretched rotary frequencies has its own numbers, and reaches as far as the sequences.
 
-    Example: kind = "yarn" with low_freq_factor; YaRN with factor 8 of 4,096 positions under sequences of 131,072.
+    Example: kind = "yarn" with low_freq_factor; YaRN with factor 8 of 4,096 positions under sequences of 131,072; beta_fast = 1.0 with
+    beta_slow = 32.0, two numbers swapped.
     Source: arXiv 2309.00071 (YaRN); the released configurations of Llama 3.1 and DeepSeek-V3.
     """
     own = {"llama3": ("low_freq_factor", "high_freq_factor"), "yarn": ("beta_fast", "beta_slow")}
@@ -113,6 +125,10 @@ def rope_scaling(subject: Subject) -> Iterator[Finding]:
                 yield Finding(f"{key}.{field}", f'{field} has no effect with kind = "{scaling.kind}"', "", "Remove it")
         if scaling.kind == "llama3" and scaling.mscale is not None:
             yield Finding(f"{key}.mscale", 'mscale has no effect with kind = "llama3"', "", "Remove it")
+        small, large = ("low_freq_factor", "high_freq_factor") if scaling.kind == "llama3" else ("beta_slow", "beta_fast")
+        below, above = getattr(scaling, small), getattr(scaling, large)
+        if below is not None and above is not None and below >= above:
+            yield Finding(f"{key}.{large}", f"{large} {above:g}", f"{small} is {below:g}: it is the smaller one", "Swap them?")
         reach = scaling.factor * scaling.original_max_positions
         if scaling.kind == "yarn" and seq_len > reach:
             want = f"factor {scaling.factor:g} x {scaling.original_max_positions} positions reach {reach:g}"
@@ -165,6 +181,20 @@ def dropout(subject: Subject) -> Iterator[Finding]:
     if subject.model.dropout > 0:
         got = f"dropout {subject.model.dropout:g}"
         yield Finding("model.dropout", got, "single-epoch pretraining uses none", "Set it to 0, or say why in [[ignore]]")
+
+
+@rule("model.range", "warning")
+def ranges(subject: Subject) -> Iterator[Finding]:
+    """The spread of the first weights and the norms' epsilon are within reach of what has been used; a slipped exponent is not.
+
+    Published models start with a standard deviation of 0.006 (DeepSeek-V3) to 0.02 (GPT-2) and have an epsilon of 1e-8 to 1e-5.
+    Example: init_std = 2.0 for 0.02; norm_eps = 1e5.
+    Source: arXiv 2412.19437, section 4.2; Llama 3's and GPT-2's released configurations.
+    """
+    for name, low, high in (("init_std", 1e-4, 0.3), ("norm_eps", 1e-12, 1e-2)):
+        value = getattr(subject.model, name)
+        if not low <= value <= high:
+            yield Finding(f"model.{name}", f"{name} {value:g}", f"{low:g} to {high:g} leave room enough", "Check the exponent")
 
 
 @rule("model.prediction-weights")
@@ -221,4 +251,5 @@ def tokens_per_parameter(subject: Subject) -> Iterator[Finding]:
     ratio = total / subject.parameters.active
     if not 5 <= ratio <= 40:
         optimum = rounded(20 * subject.parameters.active)
-        yield Finding("schedule.length", f"{ratio:.3g} tokens per active parameter", f"20 would be {optimum} tokens")
+        shown = f"{ratio:_.0f}" if ratio >= 100 else f"{ratio:.3g}"
+        yield Finding("schedule.length", f"{shown} tokens per active parameter", f"20 would be {optimum} tokens")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from preheat.check.gpus import Gpus
 from preheat.check.machine import Machine
 from preheat.check.subject import Subject
 from preheat.check.suppress import suppress
-from preheat.errors import Problem, Severity
+from preheat.errors import Problem, Severity, Where, by_severity
 from preheat.recipe import Loaded
 
 
@@ -26,17 +27,18 @@ class Finding:
     """Only where it is another one than the rule's own."""
 
 
-Check = Callable[[Subject], Iterator[Finding]]
+Judged = TypeVar("Judged")
+"""What a rule looks at: a recipe's `Subject`, or the settings of a Megatron-LM command."""
 
 
 @dataclass(frozen=True)
-class Rule:
-    """A registered rule. `arguable` is an error that `[[ignore]]` may silence, because it judges and does not prove."""
+class Rule(Generic[Judged]):
+    """A registered rule. `arguable` is whether `[[ignore]]` may silence it; of the errors, those that judge and do not prove."""
 
     name: str
     severity: Severity
-    check: Check
-    arguable: bool
+    check: Callable[[Judged], Iterator[Finding]]
+    arguable: bool = False
 
     @property
     def explanation(self) -> str:
@@ -44,12 +46,24 @@ class Rule:
         return inspect.getdoc(self.check) or ""
 
     @property
+    def summary(self) -> str:
+        """The first line of the explanation."""
+        return self.explanation.partition("\n")[0]
+
+    @property
     def source(self) -> str:
-        """The last paragraph of the explanation, which says where the rule comes from."""
-        return " ".join(self.explanation.rpartition("Source:")[2].split())
+        """What stands behind `Source:` in the explanation; nothing where it names none."""
+        return " ".join(self.explanation.partition("Source:")[2].split())
+
+    def problems(self, subject: Judged, where: Callable[[str], Where], otherwise: str = "") -> list[Problem]:
+        """The findings with the place of each key and their source, `otherwise` where neither finding nor rule names one."""
+        found = list(self.check(subject))
+        source = (self.source or otherwise) if found else ""
+        return [Problem(self.name, each.got, each.want, each.fix, where(each.key), self.severity, each.source or source) for each in found]
 
 
-RULES: dict[str, Rule] = {}
+Check = Callable[[Subject], Iterator[Finding]]
+RULES: dict[str, Rule[Subject]] = {}
 
 
 def rule(name: str, severity: Severity = "error", arguable: bool = False) -> Callable[[Check], Check]:
@@ -74,15 +88,9 @@ def check(loaded: Loaded, gpus: Gpus | None = None, machine: Machine | None = No
     """
     subject = Subject(loaded, gpus, machine or Machine())
 
-    def apply(entry: Rule) -> list[Problem]:
-        return [
-            Problem(entry.name, found.got, found.want, found.fix, loaded.where(found.key), entry.severity, found.source or entry.source)
-            for found in entry.check(subject)
-        ]
-
-    beyond_measure = apply(RULES["run.bounds"])
+    beyond_measure = RULES["run.bounds"].problems(subject, loaded.where)
     if beyond_measure:
         return beyond_measure
-    problems = [problem for entry in RULES.values() for problem in apply(entry)]
+    problems = [problem for entry in RULES.values() for problem in entry.problems(subject, loaded.where)]
     kept = suppress(loaded, problems, {entry.name: entry.arguable for entry in RULES.values()})
-    return sorted(kept, key=lambda problem: ("error", "warning", "note").index(problem.severity))
+    return sorted(kept, key=by_severity)

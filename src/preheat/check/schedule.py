@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 
+from preheat.check.data import stage_ends
 from preheat.check.registry import Finding, rule
 from preheat.check.subject import Subject
 from preheat.units import Quantity, rounded, short
@@ -75,6 +76,27 @@ def warmup_and_decay(subject: Subject) -> Iterator[Finding]:
     )
 
 
+@rule("schedule.jump", "warning")
+def jump(subject: Subject) -> Iterator[Finding]:
+    """A decay takes more than one step, else it is a jump.
+
+    Example: a cosine decay after a warm-up of "100%"; decay = "wsd" with decay_length = "0%" and a final_lr below the peak.
+    Source: case B04 (pytorch/torchtitan pull 1261): such a schedule runs, and seldom is what was meant.
+    """
+    run, decay = subject.timeline, subject.recipe.schedule.decay
+    if run is None:
+        return
+    start, before = run.learning_rate.warmup, run.learning_rate.peak
+    for index, piece in enumerate(run.learning_rate.pieces):
+        segment = next(segment for segment in run.segments if segment.end.tokens >= piece.end)
+        if piece.shape != "constant" and piece.lr != before and piece.end - start < segment.batch_size * segment.seq_len:
+            key = {"wsd": "schedule.decay_length", "segments": f"schedule.segment.{index}.until"}.get(decay, "schedule.warmup")
+            got = f"the rate goes from {before:g} to {piece.lr:g} between {start:_} and {piece.end:_} tokens"
+            want = f"more than a step of {segment.batch_size * segment.seq_len:_}"
+            yield Finding(key, got, want, "Shorten what comes before, or lengthen the decay or the run")
+        start, before = piece.end, piece.lr
+
+
 @rule("schedule.segments")
 def segments(subject: Subject) -> Iterator[Finding]:
     """The pieces of a schedule follow one another to the end of the run, and the last one ends at `final_lr`.
@@ -90,7 +112,7 @@ def segments(subject: Subject) -> Iterator[Finding]:
             got = f"segment {index + 1} of {len(schedule.segment)} has no end"
             yield Finding(f"schedule.segment.{index}.lr", got, "only the last may", "Set until")
     number, last = len(schedule.segment) - 1, schedule.segment[-1]
-    if last.until is not None and not (last.until.unit == "%" and last.until.amount == 1) and last.until != schedule.length:
+    if last.until is not None and not subject.ends_with_the_run(last.until):
         got, want = f"the last segment ends at {last.until}", f"the run ends at {schedule.length}"
         yield Finding(f"schedule.segment.{number}.until", got, want, "Remove `until` or change schedule.length")
     if last.lr != schedule.final_lr:
@@ -111,15 +133,17 @@ def timeline(subject: Subject) -> Iterator[Finding]:
     Example: a warm-up of 2,000 steps in a run of 100M tokens that has only 95 of them.
     Source: preheat, `arithmetic.Timeline`.
     """
-    if subject.timeline is None:
-        if not any(finding for other in (decay_fields, warmup_and_decay, segments) for finding in other(subject)):
-            yield Finding("schedule", subject.timeline_fault, "", "Make the lengths agree")
-        return
-    for index, (stage, samples) in enumerate(zip(subject.recipe.stage, subject.timeline.stage_samples(), strict=True)):
+    fault, run, stages = subject.timeline_fault, subject.timeline, subject.recipe.stage
+    if fault is not None:
+        others = (stage_ends, decay_fields, warmup_and_decay, segments)
+        if fault.key not in {finding.key for other in others for finding in other(subject)}:
+            yield Finding(fault.key, str(fault), "", "Make the lengths agree")
+    for index, samples in enumerate(run.stage_samples() if run else ()):
         if samples == 0:
-            steps = subject.timeline.end.steps
-            key = f"stage.{index}.until" if stage.until else f"stage.{index}.name"
-            yield Finding(key, f"stage {stage.name} has no steps", f"the run has {steps:_}", "Check `until` of the stages")
+            until, before = stages[index].until or "100%", stages[index - 1].until if index else "0%"
+            key = f"stage.{index}.until" if stages[index].until else f"stage.{index}.name"
+            got = f"stage {stages[index].name} ends at {until}, and what comes before it at {before}"
+            yield Finding(key, got, "at least one step between them", "Check `until` of the stages, and the length of the run")
 
 
 @rule("schedule.length", arguable=True)
@@ -199,6 +223,7 @@ def intervals(subject: Subject) -> Iterator[Finding]:
 def unreached(subject: Subject) -> Iterator[Finding]:
     """What is to change during the run changes before it ends; a shortened run of a long recipe does not get that far.
 
+    Nor has an entry of a ramp an effect when the next one comes within the same step, or in a stage with a batch of its own.
     Example: a ramp with { at = "300B tokens", size = 1024 } in a run of 200B tokens; a weight of 0.1 from 10T tokens on in a trial of 1T.
     Source: case B08: a trial run that is not the recipe any more must say so.
     """
@@ -212,6 +237,41 @@ def unreached(subject: Subject) -> Iterator[Finding]:
         end = subject.end(at.unit)
         if end is not None and at.amount >= end:
             yield Finding(key, f"a change at {at}", f"the run ends at {end:_} {at.unit}", "Remove it or lengthen the run")
+        elif subject.timeline and key.startswith("batch.ramp") and int(key.split(".")[2]) not in subject.timeline.ramp_used:
+            yield Finding(key, f"a change at {at}", "no step has this size", "Remove it, or move it away from the next one or the stage")
+
+
+@rule("optimizer.idle")
+def idle_momentum(subject: Subject) -> Iterator[Finding]:
+    """No key of [optimizer] is written where it has no effect.
+
+    Example: momentum = 0.95 with name = "adamw", whose averages are `betas`.
+    Source: preheat, a recipe says nothing that has no effect.
+    """
+    optimizer = subject.recipe.optimizer
+    if optimizer.momentum is not None and optimizer.name != "muon":
+        yield Finding("optimizer.momentum", f'momentum has no effect with name = "{optimizer.name}"', "", 'Remove it or set name = "muon"')
+
+
+@rule("optimizer.range", "warning")
+def ranges(subject: Subject) -> Iterator[Finding]:
+    """The optimizer's other numbers are within reach of what has been used; a slipped exponent is not.
+
+    Published runs decay weights by 0.01 to 0.3, add 1e-15 to 1e-5 to the root of the second moment, clip gradients at 0.1 to 10 and keep
+    at least half of each moment.
+    Example: weight_decay = 10.0 for 0.1; eps = 1.0; betas = [0.09, 0.95].
+    Source: arXiv 2005.14165, appendix B (0.1, 1e-8, 1.0, 0.9 / 0.95); arXiv 2501.00656, table 4 (OLMo 2).
+    """
+    optimizer = subject.recipe.optimizer
+    bounds = {"weight_decay": (0, 1), "eps": (0, 1e-3), "clip_grad_norm": (1e-2, 1e2)}
+    for name, (low, high) in bounds.items():
+        value = getattr(optimizer, name)
+        if not low <= value <= high:
+            want = f"published runs have {low:g} to {high:g}" if low else f"published runs have at most {high:g}"
+            yield Finding(f"optimizer.{name}", f"{name} {value:g}", want, "Check the exponent")
+    for beta in optimizer.betas:
+        if beta < 0.5:
+            yield Finding("optimizer.betas", f"a beta of {beta:g}", "published runs have 0.8 to 0.999", "Check the point")
 
 
 @rule("optimizer.betas", "warning")

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import isqrt
 
-from preheat.arithmetic import Parameters, Timeline, parameters
+from preheat.arithmetic import Parameters, Timeline, Unrunnable, parameters
 from preheat.check.gpus import Gpus
 from preheat.check.machine import Machine
 from preheat.recipe import Loaded, Model, Parallel, Recipe, Stage
+from preheat.units import Quantity
 
 
 def divisors(number: int) -> list[int]:
@@ -72,26 +73,31 @@ class Subject:
         return None if self.ranks is None or self.ranks % dense else self.ranks // dense
 
     @cached_property
-    def _run(self) -> Timeline | str:
+    def _run(self) -> Timeline | Unrunnable:
         try:
             return Timeline(self.recipe)
-        except ValueError as error:
-            return str(error)
+        except Unrunnable as fault:
+            return fault
 
     @property
     def timeline(self) -> Timeline | None:
         """The run; None when the recipe describes none."""
-        return None if isinstance(self._run, str) else self._run
+        return self._run if isinstance(self._run, Timeline) else None
 
     @property
-    def timeline_fault(self) -> str:
-        """Why the recipe describes no run, or nothing."""
-        return self._run if isinstance(self._run, str) else ""
+    def timeline_fault(self) -> Unrunnable | None:
+        """Why the recipe describes no run."""
+        return self._run if isinstance(self._run, Unrunnable) else None
 
     def end(self, unit: str) -> int | None:
         """The length of the run in tokens, samples or steps; None for another unit, or when there is no run."""
         clock = self.timeline.end if self.timeline else None
         return {"tokens": clock.tokens, "samples": clock.samples, "steps": clock.steps}.get(unit) if clock else None
+
+    def ends_with_the_run(self, until: Quantity) -> bool:
+        """Whether a moment is the end of the run, in whatever unit it is written."""
+        whole = until.unit == "%" and until.amount == 1
+        return whole or until == self.recipe.schedule.length or until.amount == self.end(until.unit)
 
     @cached_property
     def parameters(self) -> Parameters:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import io
 import sys
 from importlib import import_module
 from typing import Any
@@ -29,6 +31,8 @@ class Verbs(TyperGroup):
         if cmd_name not in VERBS:
             return None
         module = import_module(f"preheat.cli.{cmd_name}{'_' if cmd_name == 'import' else ''}")
+        gc.freeze()
+        gc.enable()
         if hasattr(module, "app"):
             command: Any = typer.main.get_group(module.app)
         else:
@@ -54,8 +58,11 @@ EXTRAS = {
 """Extra -> the packages that it brings and the core does without."""
 
 
-def main() -> None:
-    """Run the program. Exit code 0: done; 1: a finding or a failed run; 2: wrong usage or input."""
+def run() -> None:
+    """Run the verb that the command line names, and say what is wrong where it ends with an error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a character is no reason to end
     try:
         app()
     except PreheatError as error:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+import difflib
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
-from preheat.check import RULES, Gpus, Machine, Rule, check
+from preheat.check import READING, RULES, Gpus, Machine, Rule, check
 from preheat.cli.options import AsJson, Sets
-from preheat.cli.output import print_json, problem_json
+from preheat.cli.output import print_json, problem_json, visible
 from preheat.errors import PreheatError, Problem, refuse
 from preheat.recipe import load
-
-if TYPE_CHECKING:
-    from preheat.check.megatron import MegatronRule
 
 MaybeRecipe = Annotated[str | None, typer.Argument(metavar="RECIPE", help="A recipe of the catalog, or the path of a .toml file.")]
 GpusOption = Annotated[
@@ -82,48 +80,60 @@ def _megatron(file: Path, gpus: Gpus | None, version: str) -> list[Problem]:
 
 def _report(name: str, gpus: Gpus | None, problems: list[Problem]) -> None:
     """The problems grouped by rule, errors first, with the file and line of each key."""
-    known = _rules(any(problem.rule.startswith("megatron.") for problem in problems))
+    known = _summaries(any(problem.rule.startswith("megatron.") for problem in problems))
     groups: dict[tuple[str, str], list[Problem]] = {}
     for problem in problems:
         groups.setdefault((problem.severity, problem.rule), []).append(problem)
     for (severity, rule), found in groups.items():
-        about = _summary(known[rule]) if rule in known else ""
+        about = known.get(rule)
         print(f"{severity} {rule}" + (f": {about}" if about else ""))
         for problem, after in zip(found, [*found[1:], None], strict=True):
             place, text = str(problem.where), f"{problem.got}; {problem.want}" if problem.want else problem.got
-            print(textwrap.indent(f"{place}\n    {text}" if place else text, "  "))
+            print(textwrap.indent(f"{visible(place)}\n    {visible(text)}" if place else visible(text), "  "))
             if problem.fix and (after is None or after.fix != problem.fix):  # several findings may have one way out
-                print(f"      -> {problem.fix}")
+                print(f"      -> {visible(problem.fix)}")
         print()
     counts = [
         f"{n} {kind}{'s' if n > 1 else ''}" for kind in ("error", "warning", "note") if (n := sum(p.severity == kind for p in problems))
     ]
     where = f" on {gpus}" if gpus else ""
-    print(f"{name}{where}: {', '.join(counts) or 'nothing to complain about'}")
+    print(f"{visible(name)}{where}: {', '.join(counts) or 'nothing to complain about'}")
 
 
 def _explain(name: str) -> None:
-    known = _rules(name == "all" or name.startswith("megatron."))
     if name == "all":
-        width = max(len(rule) for rule in known)
-        for rule in known.values():
-            print(f"{rule.name:{width}}  {rule.severity:7}  {_summary(rule)}")
+        summaries = _summaries(with_megatron=True)
+        width = max(map(len, summaries))
+        for rule, summary in summaries.items():
+            print(f"{rule:{width}}  {_severity(rule):7}  {summary}")
+        return
+    known = _rules(name.startswith("megatron."))
+    if name in READING:
+        print(f"{name} ({_severity(name)})\n\n{READING[name]}")
     elif name in known:
-        ignorable = "; [[ignore]] may silence it" if name in RULES and RULES[name].arguable else ""
+        ignorable = "; [[ignore]] may silence it" if known[name].arguable else ""
         print(f"{name} ({known[name].severity}{ignorable})\n\n{known[name].explanation}")
     else:
-        refuse("usage", f"no rule is called {name!r}", "", "`preheat check --explain all` lists them")
+        near = difflib.get_close_matches(name, [*known, *READING], 1, 0.5)
+        hint = f"Did you mean {near[0]}? " if near else ""
+        refuse("usage", f"no rule is called {name!r}", "", f"{hint}`preheat check --explain all` lists them")
 
 
-def _rules(with_megatron: bool) -> dict[str, Rule | MegatronRule]:
+def _summaries(with_megatron: bool) -> dict[str, str]:
+    """Name -> first line of what it is about."""
+    rules = {rule.name: rule.summary for rule in _rules(with_megatron).values()}
+    return rules | {name: text.partition("\n")[0] for name, text in READING.items()}
+
+
+def _severity(name: str) -> str:
+    return "warning" if name == "ignore.unused" else "error" if name in READING else _rules(with_megatron=True)[name].severity
+
+
+def _rules(with_megatron: bool) -> dict[str, Rule[Any]]:
     """Rules about recipes, and where they are wanted those about Megatron-LM commands."""
-    rules: dict[str, Rule | MegatronRule] = {**RULES}
+    rules: dict[str, Rule[Any]] = {**RULES}
     if with_megatron:
         from preheat.check.megatron import MEGATRON_RULES
 
         rules |= MEGATRON_RULES
     return rules
-
-
-def _summary(rule: Rule | MegatronRule) -> str:
-    return rule.explanation.partition("\n")[0]

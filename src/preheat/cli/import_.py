@@ -1,4 +1,4 @@
-"""`preheat import megatron`: a Megatron-LM command as a recipe."""
+"""`preheat import`: another program's command as a recipe, another program's model as weights to start from."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from preheat.cli.output import print_json, problem_json
 from preheat.errors import refuse
 from preheat.interop import import_megatron
 
-app = typer.Typer(help="Read another program's command as a recipe.", no_args_is_help=True)
+app = typer.Typer(help="Read another program's command or model.", no_args_is_help=True)
 
 Source = Annotated[Path, typer.Argument(metavar="FILE", help="A launch script, a list of flags, or `key: value` lines.")]
 Gpus = Annotated[int, typer.Option("--gpus", metavar="N", min=1, help="World size.")]
@@ -24,13 +24,19 @@ Out = Annotated[
     Path | None, typer.Option("--out", metavar="FILE", help="Write the recipe there instead of printing it; never over a file.")
 ]
 
+Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder with config.json and safetensors.")]
+OutFolder = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="The folder to make; it must not exist.")]
+AllowPickle = Annotated[
+    bool, typer.Option("--allow-pickle", help="Read pytorch_model.bin, through PyTorch's restricted reader, if there is nothing better.")
+]
+
 MAX_BYTES = 1_000_000
 """A launch script larger than this is none."""
 
 
 @app.callback()
 def programs() -> None:
-    """Read another program's command as a recipe."""
+    """Read another program's command or model."""
 
 
 @app.command("megatron")
@@ -62,12 +68,29 @@ def megatron(source: Source, gpus: Gpus, version: Version = "0.19", out: Out = N
         print(f"{problem.severity}: {problem}", file=sys.stderr)
 
 
+@app.command("hf")
+def hf(folder: Folder, out: OutFolder, allow_pickle: AllowPickle = False, as_json: AsJson = False) -> None:
+    """The model of a Hugging Face folder as weights to start from, with its tokenizer and a recipe. No code of the folder is run."""
+    from preheat.interop.huggingface import import_huggingface
+
+    brought = import_huggingface(folder, out, allow_pickle=allow_pickle)
+    if as_json:
+        values = {"folder": str(out), "architecture": brought.architecture, "parameters": brought.parameters, "notes": list(brought.notes)}
+        print_json({"schema": "preheat.import-hf/1", **values, "model": brought.model.model_dump(mode="json")})
+        return
+    for note in brought.notes:
+        print(f"note: {note}", file=sys.stderr)
+    print(f"{out}: {brought.architecture}, {brought.parameters:_} parameters. Fill in {out / 'recipe.toml'}, then:")
+    print(f"  preheat train {out / 'recipe.toml'} --init-from {out}")
+
+
 def _read(path: Path) -> str:
     try:
-        raw = path.read_bytes() if path.stat().st_size <= MAX_BYTES else None
+        with path.open("rb") as stream:
+            raw = stream.read(MAX_BYTES + 1)
     except OSError as error:
         refuse("megatron.file", f"{path}: {error.strerror}", "", "Give a launch script")
-    if raw is None:
+    if len(raw) > MAX_BYTES:
         refuse("megatron.file", f"more than {MAX_BYTES:_} bytes", "a launch script", "This is none", file=path)
     try:
         return raw.decode("utf-8")

@@ -20,28 +20,36 @@ from preheat.arithmetic import (
     rank_states,
     smallest_world,
 )
+from preheat.check import Gpus, check
 from preheat.cli.options import AsJson, RecipeName, Sets
 from preheat.cli.output import print_json, table
-from preheat.errors import refuse
+from preheat.errors import PreheatError, refuse
 from preheat.recipe import Loaded, Recipe, load
 from preheat.units import rounded
 
-Gpus = Annotated[
-    int | None, typer.Option("--gpus", metavar="N", min=1, help="GPUs to lay out [default: the recipe's, or as few as it takes].")
+GpusOption = Annotated[
+    str | None, typer.Option("--gpus", metavar="N[xTYPE]", help="GPUs to lay out [default: the recipe's, or as few as it takes].")
 ]
 
 
-def run(recipe: RecipeName, sets: Sets = None, gpus: Gpus = None, as_json: AsJson = False) -> None:
+def run(recipe: RecipeName, sets: Sets = None, gpus: GpusOption = None, as_json: AsJson = False) -> None:
     """Show a recipe with the origin and the source note of each value."""
     loaded = load(recipe, tuple(sets or ()))
-    derived = _derived(loaded.recipe, gpus)
+    where = Gpus.parse(gpus) if gpus is not None else None
+    problems = check(loaded, where)
+    if any(problem.rule == "run.bounds" for problem in problems):
+        raise PreheatError(*problems)  # a list of 10^12 layers is no answer
+    derived = _derived(loaded.recipe, where.count if where else None)
+    errors = sum(problem.severity == "error" for problem in problems)
     values = loaded.recipe.model_dump(mode="json")
     if as_json:
         origins = {key: asdict(origin) for key, origin in loaded.origins.items()}
-        print_json({"schema": "preheat.show/1", "recipe": values, "origins": origins, "derived": derived})
+        print_json({"schema": "preheat.show/1", "recipe": values, "origins": origins, "derived": derived, "errors": errors})
         return
     print(_listing(loaded, values))
     print(_summary(derived))
+    if errors:
+        print(f"\n`preheat check` finds {errors} error{'s' if errors > 1 else ''} in this recipe: do not rely on what follows from it")
 
 
 def _derived(recipe: Recipe, gpus: int | None) -> dict[str, Any]:
@@ -54,7 +62,7 @@ def _derived(recipe: Recipe, gpus: int | None) -> dict[str, Any]:
     try:
         mesh = layout(parallel, ranks)
         split = pipeline_split(model.layers, parallel)
-        states = rank_states(model, parallel, recipe.precision, ranks)
+        states = rank_states(model, parallel, recipe.precision, ranks, recipe.optimizer)
     except ValueError as error:
         refuse("layout", str(error), "", "`preheat check` lists every problem")
     count = parameters(model)

@@ -31,7 +31,7 @@ def run(recipe: RecipeName, at: At = None, sets: Sets = None, as_json: AsJson = 
             starts = [Quantity.parse(f"{segment.start.steps} steps") for segment in timeline.segments]
             moments = [_moment(loaded.recipe, timeline, start) for start in [*starts, Quantity.parse("100%")]]
     except ValueError as error:
-        refuse("run.timeline", str(error), "", "")
+        refuse("run.timeline", str(error), "", "" if at is not None else "`preheat check` lists every problem")
     if as_json:
         print_json(
             {"schema": "preheat.timeline/1", **moments[0]} if at is not None else {"schema": "preheat.timeline/1", "moments": moments}

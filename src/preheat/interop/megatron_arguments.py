@@ -9,11 +9,12 @@ from fractions import Fraction
 from preheat.arithmetic import stage_parallel
 from preheat.errors import refuse
 from preheat.interop.megatron_batches import Group, Request, batch_arguments
+from preheat.interop.megatron_optimizer import optimizer_arguments, shards_layer_wise
 from preheat.interop.megatron_windows import Window
 from preheat.megatron.architecture import LLAMA3_SCALING, YARN
 from preheat.megatron.stages import write_layout
 from preheat.recipe import Model, Parallel, Recipe
-from preheat.recipe.architecture import Experts, RopeScaling
+from preheat.recipe.architecture import Experts, RopeScaling, WidthTransfer
 from preheat.units import Quantity
 
 
@@ -27,9 +28,10 @@ def groups(request: Request, window: Window) -> dict[str, Group]:
         "EXPERTS": _experts(request, window),
         "DATA": _data(recipe, window),
         "BATCH": batch_arguments(request, window),
+        "OPTIMIZER": optimizer_arguments(request, parallel),
         "SCHEDULE": _schedule(request, window),
         "PRECISION": _precision(recipe),
-        "PARALLEL": _parallel(recipe.model, parallel),
+        "PARALLEL": _parallel(request, parallel),
         "OUTPUT": _output(request, window),
         "CONTINUE": [("--override-opt-param-scheduler",)] if window.start else [],
     }
@@ -75,9 +77,22 @@ def _model(model: Model, recipe: Recipe, window: Window) -> Group:
         group.append(("--untie-embeddings-and-output-weights",))
     group += [(flag, _number(model.dropout)) for flag in ("--hidden-dropout", "--attention-dropout")]
     group += [("--init-method-std", _number(model.init_std)), ("--seed", str(recipe.seed))]
+    if model.mup is not None:
+        group += _width_transfer(model, model.mup)
     if model.mtp is not None:
         group.append(("--mtp-num-layers", str(model.mtp.layers)))
     return group
+
+
+def _width_transfer(model: Model, mup: WidthTransfer) -> Group:
+    """muP; without a base width of heads Megatron-LM would take 1, where a recipe means the model's own."""
+    if model.mla is not None:
+        if mup.base_head_dim is not None:
+            want = "Megatron-LM's latent attention has its own scale"
+            refuse("export.mup", "mup.base_head_dim with mla", want, "Remove base_head_dim", key="model.mup.base_head_dim")
+        return [("--use-mup",), ("--mup-base-hidden-size", str(mup.base_hidden))]
+    width = mup.base_head_dim or model.head_dim or model.hidden // model.heads
+    return [("--use-mup",), ("--mup-base-hidden-size", str(mup.base_hidden)), ("--mup-base-head-dim", str(width))]
 
 
 def _positions(request: Request, window: Window) -> Group:
@@ -183,6 +198,8 @@ def _data(recipe: Recipe, window: Window) -> Group:
     group.append(("--vocab-size", str(model.vocab_size)))
     blend = [part for name, weight in recipe.stage[window.stage_index].mix.items() for part in (_number(float(weight)), _prefix(name))]
     group.append(("--data-path", *blend))
+    if recipe.batch.mask_documents:
+        group += [("--reset-position-ids",), ("--reset-attention-mask",)]
     held_out = recipe.data.held_out.amount
     return [*group, ("--split", f"{_exact(100 - 100 * held_out)},{_exact(100 * held_out)},0")]
 
@@ -192,14 +209,8 @@ def _prefix(source: str) -> str:
 
 
 def _schedule(request: Request, window: Window) -> Group:
-    rate, optimizer = window.rate, request.recipe.optimizer
+    rate = window.rate
     group: Group = [
-        ("--optimizer", "adam"),
-        ("--adam-beta1", _number(optimizer.betas[0])),
-        ("--adam-beta2", _number(optimizer.betas[1])),
-        ("--adam-eps", _number(optimizer.eps)),
-        ("--weight-decay", _number(optimizer.weight_decay)),
-        ("--clip-grad", _number(optimizer.clip_grad_norm)),
         ("--lr", _number(rate.peak)),
         ("--min-lr", _number(rate.final)),
         ("--lr-decay-style", rate.style),
@@ -245,7 +256,8 @@ def _precision(recipe: Recipe) -> Group:
     return [(flag,)] if flag else []
 
 
-def _parallel(model: Model, parallel: Parallel) -> Group:
+def _parallel(request: Request, parallel: Parallel) -> Group:
+    model = request.recipe.model
     group: Group = [
         ("--tensor-model-parallel-size", str(parallel.tensor)),
         ("--pipeline-model-parallel-size", str(parallel.pipeline)),
@@ -260,7 +272,8 @@ def _parallel(model: Model, parallel: Parallel) -> Group:
     if parallel.sequence:
         group.append(("--sequence-parallel",))
     if parallel.sharding == "optimizer":
-        group += [("--use-distributed-optimizer",), ("--overlap-grad-reduce",), ("--overlap-param-gather",)]
+        sharded: Group = [] if shards_layer_wise(request, parallel) else [("--use-distributed-optimizer",)]
+        group += [*sharded, ("--overlap-grad-reduce",), ("--overlap-param-gather",)]
     elif parallel.sharding == "full":
         group += [
             ("--use-megatron-fsdp",),

@@ -11,14 +11,17 @@ from preheat.interop.carried import comment_lines, differences
 from preheat.interop.megatron_arguments import groups
 from preheat.interop.megatron_batches import Group, Request, counted
 from preheat.interop.megatron_import import import_megatron
+from preheat.interop.megatron_optimizer import optimizer_notes
 from preheat.interop.megatron_windows import Window, windows
 from preheat.megatron.table import known_version
 from preheat.recipe import Recipe
 from preheat.units import rounded
 
 _WIDTH = 120
+_LARGEST_SEED = 2**32 - 1
 _PLAIN = re.compile(r"[A-Za-z0-9_.,:/=+-]+")
-_DEFAULTED = re.compile(r"\$\{\w+:-([^}]*)\}")
+_DEFAULTED = re.compile(r"^\$\{(?:DATA|TOKENIZER|CHECKPOINTS):-(\w+)\}(?=/)")
+"""A variable of the script at the start of a path."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,7 @@ def export_megatron(recipe: Recipe, gpus: int, version: str, *, form: str = "scr
         refuse("export.part", f"part {part}", f"the run has {len(pieces)}", f"Choose --part 1 to {len(pieces)}")
     if form == "yaml" and part is None and len(pieces) > 1:
         refuse("export.part", f"the run takes {len(pieces)} commands", "a YAML file holds one", f"Choose --part 1 to {len(pieces)}")
+    _refuse_unsayable(recipe)
     request = Request(recipe, timeline, version, gpus)
     chosen = [(number, piece) for number, piece in enumerate(pieces, 1) if part in (None, number)]
     bodies = [(number, piece, groups(request, piece)) for number, piece in chosen]
@@ -73,6 +77,16 @@ def export_megatron(recipe: Recipe, gpus: int, version: str, *, form: str = "scr
     return Export(write(request, bodies, notes, comment_lines(rows)), arguments, tuple(notes), tuple(key for key, _ in rows))
 
 
+def _refuse_unsayable(recipe: Recipe) -> None:
+    """Values that Megatron-LM's arguments take and its start does not, and those that no line of a script holds."""
+    most = _LARGEST_SEED - 100 * recipe.parallel.pipeline  # each pipeline stage adds 100
+    if not 0 < recipe.seed <= most:
+        refuse("export.seed", f"seed {recipe.seed}", f"Megatron-LM takes 1 to {most}", "Choose another seed", key="seed")
+    path = recipe.tokenizer.path or ""
+    if re.search(r"[\x00-\x1f\x7f\"]", path):
+        refuse("export.path", f"{path!r}", "a path without quotes and control characters", "Rename it", key="tokenizer.path")
+
+
 def _notes(request: Request, pieces: tuple[Window, ...], chosen: list[Window]) -> list[str]:
     """What a reader has to know beside the arguments."""
     recipe = request.recipe
@@ -81,6 +95,19 @@ def _notes(request: Request, pieces: tuple[Window, ...], chosen: list[Window]) -
         notes.append("the tokenizer is the one that `preheat data` trains")
     if not recipe.model.depth_scaled_init:
         notes.append("Megatron-LM starts output projections 1/sqrt(2 x layers) smaller and has no argument against it")
+    if recipe.model.init_truncation is not None:
+        notes.append("Megatron-LM draws initial values from the whole normal distribution and has no argument against it")
+    if recipe.model.mup is not None:
+        notes.append(
+            "Megatron-LM's muP leaves the weight decay of hidden matrices as it is, so that they decay m times slower, "
+            "divides their epsilon by m, and treats an output head of its own like a hidden matrix"
+        )
+    if recipe.batch.mask_documents:
+        notes.append(
+            "the documents of a sample see each other in Megatron-LM unless --transformer-impl local --no-masked-softmax-fusion is added: "
+            "its other attention is causal whatever the mask; and there the end-of-document token belongs to the document before it"
+        )
+    notes += optimizer_notes(recipe)
     if recipe.parallel.schedule in ("zero-bubble", "dualpipe"):
         notes.append(f"Megatron-LM has no {recipe.parallel.schedule} schedule; the pipeline runs 1F1B with the same result")
     if len(pieces) > 1:
@@ -97,8 +124,9 @@ def _notes(request: Request, pieces: tuple[Window, ...], chosen: list[Window]) -
 
 def _script(request: Request, bodies: list[tuple[int, Window, dict[str, Group]]], notes: list[str], carried: list[str]) -> str:
     """The bash script: variables, then for each part its arrays and the launch."""
-    recipe, nodes = request.recipe, max(1, -(-request.gpus // 8))
-    per_node = min(8, request.gpus)
+    recipe = request.recipe
+    per_node = max(size for size in range(1, 9) if request.gpus % size == 0)
+    nodes = request.gpus // per_node
     lines = [
         "#!/bin/bash",
         f"# {recipe.name} for Megatron-LM (megatron-core {request.version}) on {request.gpus} GPUs, written by preheat.",
@@ -166,18 +194,20 @@ def _yaml(request: Request, bodies: list[tuple[int, Window, dict[str, Group]]], 
     ]
     for group in body.values():
         for flag, *values in group:
-            resolved = [_resolved(value) for value in values]
-            text = "true" if not values else resolved[0] if len(values) == 1 else f"[{', '.join(resolved)}]"
-            lines.append(f"{flag.removeprefix('--')}: {_yaml_text(text)}")
+            texts = [text if _PLAIN.fullmatch(text) else f'"{text}"' for text in map(_resolved, values)]
+            text = "true" if not values else texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
+            lines.append(f"{flag.removeprefix('--')}: {text}")
     return "\n".join(lines) + "\n"
 
 
-def _yaml_text(text: str) -> str:
-    return text if _PLAIN.fullmatch(text) or text.startswith("[") else f'"{text}"'
-
-
 def _quoted(word: str) -> str:
-    return word if word.startswith("--") or _PLAIN.fullmatch(word) else f'"{word}"'
+    """A word for bash: only the script's own variables are replaced, everything else of it stands for itself."""
+    if word.startswith("--") or _PLAIN.fullmatch(word):
+        return word
+    variable = _DEFAULTED.match(word)
+    head = variable[0] if variable else ""
+    rest = re.sub(r'([$`"\\])', r"\\\1", word[len(head) :])
+    return f'"{head}{rest}"'
 
 
 def _resolved(word: str) -> str:

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
 from preheat.arithmetic import linear_ramp
 from preheat.errors import PreheatError, Problem, refuse
 from preheat.interop.carried import apply_comments
+from preheat.interop.megatron_aside import Heeded, unread
+from preheat.interop.megatron_optimizer import optimizer_table
 from preheat.interop.megatron_schedule import schedule_table
 from preheat.interop.toml_text import document
 from preheat.megatron import Settings, read_commands, settle
 from preheat.megatron.architecture import Lost, model_table
 from preheat.megatron.batch import full_batch, step_schedule
+from preheat.megatron.bounds import beyond_measure
 from preheat.megatron.stages import stage_layers, virtual_stages
 from preheat.recipe import Recipe
 from preheat.units import Quantity, tokens
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_LONGEST_RAMP = 1_000
 PLACEHOLDERS: dict[str, Any] = {
     "seq_len": 4096,
     "vocab_size": 32_000,
@@ -54,13 +58,22 @@ def import_megatron(text: str, file: str, gpus: int, version: str) -> Imported:
     """
     commands = read_commands(text, file)
     settings = settle(commands[0], gpus, version)
+    if settings["hybrid_layer_pattern"] or settings["hybrid_override_pattern"] or settings["is_hybrid_model"]:
+        refuse("megatron.lost", "a hybrid model, of Mamba and attention layers", "a recipe describes a transformer", "", file=file)
     for name in ("num_layers", "hidden_size", "num_attention_heads"):
         if settings[name] is None:
             refuse("megatron.required", f"--{name.replace('_', '-')} is missing", "the shape of the model", "Give it", file=file)
+    for flag, number, most in beyond_measure(settings):
+        refuse(
+            "megatron.bounds", f"{flag} {number:.3g}", f"at most {most:_}", "Correct the number", file=file, line=settings.where(flag).line
+        )
+    heeded = Heeded(settings.values)
     try:
-        values, stated, lost = recipe_table(settings)
+        values, stated, lost = recipe_table(replace(settings, values=heeded))
     except (ValueError, OverflowError) as error:  # a length below zero
         refuse("megatron.recipe", str(error), "", "`preheat check --megatron` says where", file=file)
+    told = {flag for flag, _ in lost}
+    lost += [(flag, what) for flag, what in unread(settings, heeded.names) if flag not in told]
     if len(commands) > 1:
         stated.append(f"the first of {len(commands)} launches is read")
     carried = apply_comments(values, text, file)
@@ -80,7 +93,7 @@ def recipe_table(settings: Settings) -> tuple[dict[str, Any], list[str], Lost]:
     model, lost = model_table(settings, meant=True)
     if "vocab_size" not in model:
         model["vocab_size"] = _placeholder("model.vocab_size", "vocab_size", "no --vocab-size", stated)
-    batch = _batch(settings, stated)
+    batch = _batch(settings, stated) | _documents(settings, lost)
     sources, mix = _data(settings, stated)
     values: dict[str, Any] = {
         "name": _name(settings),
@@ -89,7 +102,7 @@ def recipe_table(settings: Settings) -> tuple[dict[str, Any], list[str], Lost]:
         "model": model,
         "tokenizer": _tokenizer(settings, stated),
         "batch": batch,
-        "optimizer": _optimizer(settings, lost),
+        "optimizer": optimizer_table(settings, lost),
         "schedule": schedule_table(settings, batch["seq_len"], PLACEHOLDERS, stated, lost),
         "stage": [{"name": "main", "mix": mix}],
         "data": {"source": sources},
@@ -144,14 +157,27 @@ def _batch(settings: Settings, stated: list[str]) -> dict[str, Any]:
     if len(entries) > 1 or (entries and entries[0][0]):
         table["ramp"] = [{"at": str(tokens(at)), "size": size} for at, size in entries]
     elif settings["rampup_batch_size"]:
+        start, increment, samples = settings["rampup_batch_size"]
         try:
-            start, increment, samples = settings["rampup_batch_size"]
+            if increment > 0 and (table["global_size"] - start) // increment > _LONGEST_RAMP:
+                raise ValueError(f"more than {_LONGEST_RAMP} batch sizes")
             ramp = linear_ramp(start, increment, samples, table["global_size"])
         except ValueError as error:
             stated.append(f"batch.ramp is left out: {error}")
         else:
             table["ramp"] = [{"at": str(tokens(int(entry.at.amount) * seq_len)), "size": entry.size} for entry in ramp]
     return table
+
+
+def _documents(settings: Settings, lost: Lost) -> dict[str, Any]:
+    """Whether documents of a sample see each other."""
+    masked, restarted = settings["reset_attention_mask"], settings["reset_position_ids"]
+    learned = settings["position_embedding_type"] == "learned_absolute" and not settings["use_rotary_position_embeddings"]
+    if restarted and not masked:
+        lost.append(("--reset-position-ids", "positions that restart with each document, which still sees the one before it"))
+    elif masked and not restarted and learned:
+        lost.append(("--reset-attention-mask", "positions that go on through documents that do not see each other"))
+    return {"mask_documents": True} if masked else {}
 
 
 def _data(settings: Settings, stated: list[str]) -> tuple[list[dict[str, Any]], dict[str, float]]:
@@ -202,23 +228,12 @@ def _tokenizer(settings: Settings, stated: list[str]) -> dict[str, Any]:
     return {"kind": "file", "path": _placeholder("tokenizer.path", "tokenizer", why, stated)}
 
 
-def _optimizer(settings: Settings, lost: Lost) -> dict[str, Any]:
-    if settings["optimizer"] != "adam":
-        lost.append(("--optimizer", f"the optimizer {settings['optimizer']}"))
-    if settings["weight_decay_incr_style"] != "constant":
-        lost.append(("--weight-decay-incr-style", "a weight decay that grows"))
-    return {
-        "betas": [settings["adam_beta1"], settings["adam_beta2"]],
-        "eps": settings["adam_eps"],
-        "weight_decay": settings["weight_decay"],
-        "clip_grad_norm": settings["clip_grad"] or 1.0,
-    }
-
-
 def _precision(settings: Settings, lost: Lost) -> dict[str, Any]:
     if settings["fp4"]:
         lost.append(("--fp4-format", "FP4"))
     if settings["fp8"]:
+        if not settings["bf16"] and settings["fp16"]:
+            lost.append(("--fp16", "fp16 beside fp8"))
         if settings["fp8_recipe"] == "custom":
             lost.append(("--fp8-recipe", "a recipe of one's own"))
             return {"compute": "fp8"}
@@ -251,7 +266,8 @@ def _parallel(settings: Settings, lost: Lost) -> dict[str, Any]:
     fully = settings["use_torch_fsdp2"] or (
         settings["use_megatron_fsdp"] and settings["data_parallel_sharding_strategy"] == "optim_grads_params"
     )
-    table["sharding"] = "full" if fully else "optimizer" if settings["use_distributed_optimizer"] else "none"
+    sharded = settings["use_distributed_optimizer"] or settings["optimizer"] == "dist_muon"
+    table["sharding"] = "full" if fully else "optimizer" if sharded else "none"
     table["recompute"] = _recompute(settings, lost)
     return table | {"gpus": settings.gpus}
 

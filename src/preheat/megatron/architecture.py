@@ -40,6 +40,8 @@ def model_table(settings: Settings, meant: bool = False) -> tuple[dict[str, Any]
         table["experts"] = _experts(settings, lost)
     if settings["mtp_num_layers"]:
         table["mtp"] = {"layers": settings["mtp_num_layers"], "loss_weight": settings["mtp_loss_scaling_factor"]}
+    if settings["use_mup"]:
+        table["mup"] = _width_transfer(settings, lost)
     table["tied_embeddings"] = not settings["untie_embeddings_and_output_weights"]
     table["init_std"] = settings["init_method_std"]
     if settings["init_method_xavier_uniform"]:
@@ -77,6 +79,21 @@ def dense_pattern(settings: Settings) -> list[int] | None:
     if layers is None or frequency is None:
         return None
     return frequency if isinstance(frequency, list) else [int(index % max(frequency, 1) == 0) for index in range(layers)]
+
+
+def _width_transfer(settings: Settings, lost: Lost) -> dict[str, Any]:
+    """muP. Without a base width of heads Megatron-LM takes 1: attention scores by head width, not its root."""
+    hidden, heads = settings["hidden_size"], settings["num_attention_heads"]
+    table: dict[str, Any] = {"base_hidden": settings["mup_base_hidden_size"] or hidden}
+    base, own = settings["mup_base_head_dim"] or 1.0, settings["kv_channels"] or (hidden // heads if hidden and heads else None)
+    if not settings["multi_latent_attention"] and base != own:
+        table["base_head_dim"] = int(base)
+        if base != int(base):
+            lost.append(("--mup-base-head-dim", f"a base head width of {base:g}"))
+    for name in ("mup_embedding_mult", "mup_output_mult", "mup_attn_scale_power"):
+        if settings[name] != 1.0:
+            lost.append(("--" + name.replace("_", "-"), f"{settings[name]:g} instead of 1"))
+    return table
 
 
 def _feed_forward(settings: Settings, lost: Lost) -> dict[str, Any]:

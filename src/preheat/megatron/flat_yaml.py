@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from preheat.errors import refuse
 
+_MOST_ITEMS = 5_000
 _LINE = re.compile(r"(?P<key>[\w.-]+)[ \t]*:(?:[ \t]+(?P<value>.*))?$")
 
 
@@ -37,7 +38,7 @@ def read_flat(text: str, file: str | None = None) -> list[Entry]:
     """The entries of a text, in order.
 
     Raises:
-        PreheatError: a line of another form, a tag, an anchor, a key twice, with file and line.
+        PreheatError: a line of another form, a tag, an anchor, a list without end, with file and line.
     """
     reader = _Reader(file)
     for number, raw in enumerate(text.splitlines(), 1):
@@ -54,7 +55,6 @@ class _Reader:
         """Indent, section, key and line of a key that has no value yet."""
         self.block: int | None = None
         """Indent of a key whose block of text is being passed over."""
-        self.seen: dict[tuple[str, str], int] = {}
 
     def line(self, raw: str, number: int) -> None:
         indent = len(raw) - len(raw.lstrip())
@@ -96,15 +96,15 @@ class _Reader:
         value = _unquoted(self._plain(text, number))
         if self.entries and (self.entries[-1].section, self.entries[-1].key, self.entries[-1].line) == (section, key, line):
             before = self.entries.pop()
+            if len(before.values) >= _MOST_ITEMS:
+                refuse(
+                    "megatron.yaml", f"more than {_MOST_ITEMS:_} values of {key}", "", "This is no argument", file=self.file, line=number
+                )
             self.entries.append(Entry(section, key, (*before.values, value), line))
         else:
             self._add(section, key, (value,), line)
 
     def _add(self, section: str, key: str, values: tuple[str, ...], number: int) -> None:
-        if (section, key) in self.seen:
-            before = f"first on line {self.seen[section, key]}"
-            refuse("megatron.yaml", f"{key} is given again", before, "Keep one", file=self.file, line=number)
-        self.seen[section, key] = number
         self.entries.append(Entry(section, key, values, number))
 
     def _plain(self, value: str, number: int) -> str:

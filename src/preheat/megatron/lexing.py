@@ -12,6 +12,9 @@ MAX_WORDS = 100_000
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=")
 
 _DESCRIPTOR = re.compile(r"\d(?=[<>])")
+_SEPARATOR = re.compile(r";;&|;;|;&|&&|\|\||[\n;&|()]")
+_QUOTED = re.compile(r"'[^']*'|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
+_ESCAPES = {"n": "\n", "t": "\t"}
 _NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
 
 
@@ -24,16 +27,47 @@ class Part:
     line: int
 
 
+@dataclass(frozen=True)
+class Simple:
+    """One simple command: words that are lists of parts."""
+
+    words: list[list[Part]]
+    end: str
+    """The separator behind it: a newline, `;`, `&&`, `||`, `|`, `&`, `(`, `)`, `;;`, or nothing at the end of the text."""
+    line: int
+
+
+@dataclass(frozen=True)
+class Document:
+    """A here-document."""
+
+    text: str
+    line: int
+    quoted: bool
+    """Its word is quoted, as in <<'EOF': no variable in it is replaced."""
+
+
+@dataclass(frozen=True)
+class Note:
+    """What was not evaluated."""
+
+    line: int
+    text: str
+    trace: str = ""
+    """What stands in the words instead; a command is only concerned if it holds it. Empty: every command is."""
+
+
 class Lexer:
     """Reads a text from its start; `line` is the line of the next character, `notes` collects what stays open."""
 
     def __init__(self, text: str, file: str | None, line: int = 1) -> None:
         self.text, self.file = text, file
         self.position, self.line = 0, line
-        self.notes: list[tuple[int, str]] = []
+        self.notes: list[Note] = []
+        self.documents: list[Document] = []
 
-    def commands(self) -> Iterator[list[list[Part]]]:
-        """The simple commands of the text, each a list of words, each a list of parts."""
+    def commands(self) -> Iterator[Simple]:
+        """The simple commands of the text; one without words where a bracket or `;;` stands alone."""
         pending: list[list[Part]] = []
         while self.position < len(self.text):
             character = self.text[self.position]
@@ -43,13 +77,18 @@ class Lexer:
                 self.advance(2 if self.text[self.position + 1] == "\n" else 3)
             elif character == "#":
                 self._skip_line()
-            elif character in "\n;&|()":
-                if character in "(|" and pending and pending[-1][0].text.startswith("--"):
-                    raise self.error(f"{character} without quotes after {short(pending[-1][0].text)}")
-                if pending:
-                    yield pending
+            elif self.text.startswith("((", self.position) and (not pending or bare(pending[0]) in ("for", "if", "while", "until")):
+                end = self._closing(self.position, "(", ")")
+                expression = self.text[self.position + 2 : end - 2]
+                pending += [[Part("text", "((", False, self.line)], [Part("text", expression, False, self.line)]]
+                self.advance(end - self.position)
+            elif separator := _SEPARATOR.match(self.text, self.position):
+                if character == "(" and pending and pending[-1][0].text.startswith("--"):
+                    raise self.error(f"( without quotes after {short(pending[-1][0].text)}")
+                if pending or separator[0] in ("(", ")", ";;", ";&", ";;&"):
+                    yield Simple(pending, separator[0], pending[0][0].line if pending else self.line)
                     pending = []
-                self.advance(1)
+                self.advance(len(separator[0]))
             elif character in "<>" or (numbered := _DESCRIPTOR.match(self.text, self.position)):
                 self.position += len(numbered[0]) if character not in "<>" and numbered else 0
                 self._skip_redirection()
@@ -57,9 +96,9 @@ class Lexer:
                 word = self.word()
                 pending += [word] if word else []
                 if len(pending) > MAX_WORDS:
-                    raise self.error(f"a command of more than {MAX_WORDS:_} words")
+                    raise self.error(f"a command of more than {MAX_WORDS:_} words", "This is no launch script")
         if pending:
-            yield pending
+            yield Simple(pending, "", pending[0][0].line)
 
     def advance(self, count: int) -> None:
         self.line += self.text.count("\n", self.position, self.position + count)
@@ -73,6 +112,10 @@ class Lexer:
         here = re.compile(r"<<-?\s*(['\"]?)(\w+)\1").match(self.text, self.position)
         if here and not self.text.startswith("<<<", self.position):
             body = re.compile(rf"^\t*{re.escape(here[2])}[ \t\r]*$", re.MULTILINE).search(self.text, here.end())
+            start = self.text.find("\n", here.end()) + 1
+            if body and 0 < start <= body.start():
+                line = self.line + self.text.count("\n", self.position, start)
+                self.documents.append(Document(self.text[start : body.start()], line, bool(here[1])))
             self.advance((body.end() if body else len(self.text)) - self.position)
             return
         while self.position < len(self.text) and self.text[self.position] in "<>&| \t":
@@ -113,6 +156,11 @@ class Lexer:
                 flush()
                 self.advance(1)
                 parts += self._double_quoted(line)
+            elif self.text.startswith("$'", self.position):
+                flush()
+                parts.append(self._escaped(line))
+            elif self.text.startswith('$"', self.position):
+                self.position += 1
             elif character in "$`":
                 flush()
                 parts.append(self._dollar(False))
@@ -122,15 +170,27 @@ class Lexer:
         flush()
         return parts
 
-    def _double_quoted(self, started: int) -> list[Part]:
+    def _escaped(self, line: int) -> Part:
+        """A text in $'...', in which a backslash escapes."""
+        found = re.compile(r"\$'((?:[^'\\]|\\.)*)'", re.DOTALL).match(self.text, self.position)
+        if found is None:
+            raise self.error("a quote $' that is never closed")
+        self.advance(len(found[0]))
+        return Part("text", re.sub(r"\\(.)", lambda each: _ESCAPES.get(each[1], each[1]), found[1], flags=re.DOTALL), True, line)
+
+    def document(self) -> list[Part]:
+        """The parts of a text in which variables are replaced and quotes mean nothing: the body of a here-document."""
+        return self._double_quoted(self.line, "")
+
+    def _double_quoted(self, started: int, closing: str = '"') -> list[Part]:
         parts: list[Part] = []
         plain, line = "", self.line
         while self.position < len(self.text):
             character = self.text[self.position]
-            if character == '"':
+            if character == closing:
                 self.position += 1
                 return [*parts, Part("text", plain, True, line)]
-            if character == "\\" and self.text.startswith(('"', "\\", "$", "`", "\n"), self.position + 1):
+            if character == "\\" and self.text[self.position + 1 : self.position + 2] in (closing, "\\", "$", "`", "\n"):
                 following = self.text[self.position + 1]
                 plain += "" if following == "\n" else following
                 self.advance(2)
@@ -141,6 +201,8 @@ class Lexer:
             else:
                 plain += character
                 self.advance(1)
+        if not closing:
+            return [*parts, Part("text", plain, True, line)]
         self.line = started
         raise self.error('a quote " that is never closed')
 
@@ -153,11 +215,10 @@ class Lexer:
                 raise self.error("a ` that is never closed")
             return self._leave_open(end + 1, quoted)
         if text.startswith("$((", start):
-            end = text.find("))", start)
-            if end < 0:
-                raise self.error("a $(( that is never closed")
-            self.advance(end + 2 - start)
-            return Part("arithmetic", text[start + 3 : end], quoted, line)
+            end = self._closing(start + 1, "(", ")")
+            if text[end - 2] == ")":
+                self.advance(end - start)
+                return Part("arithmetic", text[start + 3 : end - 2], quoted, line)
         if text.startswith("$(", start):
             return self._leave_open(self._closing(start + 1, "(", ")"), quoted)
         if text.startswith("${", start):
@@ -173,15 +234,19 @@ class Lexer:
 
     def _leave_open(self, end: int, quoted: bool) -> Part:
         part = Part("open", self.text[self.position : end], quoted, self.line)
-        self.notes.append((self.line, f"the command {short(part.text)} is not run"))
+        self.notes.append(Note(self.line, f"the command {short(part.text)} is not run", left_open(part.text)))
         self.advance(end - self.position)
         return part
 
     def _closing(self, start: int, opening: str, closing: str) -> int:
-        """The position after the bracket that closes the one at `start`."""
-        depth = 0
+        """The position after the bracket that closes the one at `start`; one in quotes does not."""
+        depth, skip_to = 0, 0
         for position in range(start, len(self.text)):
-            if self.text[position] == opening:
+            if position < skip_to:
+                continue
+            if opening == "(" and (quoted := _QUOTED.match(self.text, position)):
+                skip_to = quoted.end()
+            elif self.text[position] == opening:
                 depth += 1
             elif self.text[position] == closing:
                 depth -= 1
@@ -212,10 +277,19 @@ class Lexer:
         self.line = started
         raise self.error("an array ( that is never closed")
 
-    def error(self, got: str) -> PreheatError:
+    def error(self, got: str, fix: str = "Close or quote it") -> PreheatError:
         """The text is no script."""
-        fix = "Close or quote it"
         return PreheatError(Problem("megatron.shell", got, "", fix, Where(self.file, self.line)))
+
+
+def bare(parts: list[Part]) -> str:
+    """The text of a word without quotes or references; empty for any other."""
+    return parts[0].text if len(parts) == 1 and parts[0].kind == "text" and not parts[0].quoted else ""
+
+
+def left_open(text: str) -> str:
+    """What stands in a word for a command substitution: `$(` and the name of the command."""
+    return f"$({text.strip('$()` ').split(' ')[0]})"
 
 
 def short(text: str) -> str:

@@ -5,18 +5,25 @@ from __future__ import annotations
 import ast
 import difflib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
-from preheat.errors import Where
-from preheat.megatron.command import Argument, Command
+from preheat.errors import Where, refuse
+from preheat.megatron.command import OWN_PROGRAMS, Argument, Command
+from preheat.megatron.expansion import Word
 from preheat.megatron.layer_pattern import read_pattern
-from preheat.megatron.shell import Word
 from preheat.megatron.table import Option, Remark, known_version, options, remarks, versions_of
 
 FaultKind = Literal[
     "unknown", "renamed", "removed", "other-version", "retired", "inert", "ignored", "type", "count", "choice", "stray", "repeated", "open"
 ]
+
+
+_LONGEST_FLAG = 80
+_MOST_UNKNOWN = 200
+"""Unknown flags of one command; a text with more of them is no command."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,8 @@ class Settings:
     given: dict[str, Argument]
     """The same names, where the command gives them (also under an old name)."""
     faults: tuple[Fault, ...] = ()
+    partial: bool = False
+    """Further arguments may stand in a variable that only a shell knows: nothing is missed."""
 
     def __getitem__(self, name: str) -> Any:
         return self.values.get(name)
@@ -72,8 +81,14 @@ def settle(command: Command, gpus: int, version: str) -> Settings:
     table, notes = options(version), remarks(version)
     values = {option.dest: _default(option) for option in table.values()}
     given: dict[str, Argument] = {}
-    faults = [_stray(word) for word in command.stray]
+    faults = [_stray(word, command) for word in command.stray if not word.left_open]
     faults += [Fault("open", "", line, note) for line, note in command.notes]
+    if command.program and command.program not in OWN_PROGRAMS and any(argument.flag not in table for argument in command.arguments):
+        faults.append(Fault("open", "", None, f"{command.program} may have arguments of its own, which are called unknown here"))
+    opaque = _open_words(command, table)
+    faults += [_opaque(word) for word in opaque]
+    if sum(argument.flag not in table for argument in command.arguments) > _MOST_UNKNOWN:
+        refuse("megatron.file", f"more than {_MOST_UNKNOWN} unknown arguments", "", "This is no Megatron-LM command", file=command.file)
     later: list[tuple[Argument, Remark]] = []
     for argument in command.arguments:
         option, remark = table.get(argument.flag), notes.get(argument.flag)
@@ -103,18 +118,44 @@ def settle(command: Command, gpus: int, version: str) -> Settings:
         if fault is None and value is not _NOTHING:
             values[target.dest] = value
             given[target.dest] = argument
-    return Settings(command, version, gpus, values, given, tuple(faults))
+    return Settings(command, version, gpus, values, given, tuple(faults), bool(opaque))
 
 
 _NOTHING: Any = object()
 
 
-def _stray(word: Word) -> Fault:
+def _stray(word: Word, command: Command) -> Fault:
     if word.text.startswith("--"):
-        return Fault(
-            "stray", word.text, word.line, f"{word.text} comes after the end of the command", "", "Put a \\ at the end of the line before"
-        )
+        ends = [value for argument in command.arguments[-1:] for value in argument.values[-1:]]
+        blank = bool(ends) and not ends[0].strip()
+        fix = _BLANK_BEHIND if blank else "Put a \\ at the end of the line before"
+        return Fault("stray", word.text, word.line, f"{word.text} comes after the end of the command", "", fix)
     return Fault("stray", word.text, word.line, f"{word.text!r} stands before the first flag", "", "Remove it")
+
+
+_BLANK_BEHIND = "Remove the blank behind the \\ at the end of the line: it ends the command there"
+
+
+def _values(argument: Argument, option: Option) -> tuple[list[str], list[str]]:
+    """The values of an argument, and what stands behind them that only a shell could replace, by arguments or by nothing."""
+    texts, least = list(argument.values), 0 if option.kind != "value" else int(option.nargs) if option.nargs.isdigit() else 1
+    behind: list[str] = []
+    while len(texts) > least and texts[-1].startswith("$") and (least == len(texts) - 1 or option.kind != "value" or option.type != "str"):
+        behind.insert(0, texts.pop())
+    return texts, behind
+
+
+def _open_words(command: Command, table: Mapping[str, Option]) -> list[Word]:
+    """Words where a flag could stand that are left open: `--bf16 $MORE_ARGS`."""
+    found = [word for word in command.stray if word.left_open]
+    for argument in command.arguments:
+        option = table.get(argument.flag)
+        found += [Word(text, argument.line) for text in (_values(argument, option)[1] if option else ())]
+    return found
+
+
+def _opaque(word: Word) -> Fault:
+    return Fault("open", "", word.line, f"{word.text[:60]} may hold arguments: none of them is judged, and none is missed")
 
 
 def _default(option: Option) -> Any:
@@ -131,13 +172,14 @@ def _default(option: Option) -> Any:
     return option.default
 
 
-def _unknown(argument: Argument, remark: Remark | None, version: str, table: dict[str, Option]) -> Fault:
+def _unknown(argument: Argument, remark: Remark | None, version: str, table: Mapping[str, Option]) -> Fault:
     flag, line = argument.flag, argument.line
     elsewhere = versions_of(flag)
     if remark is not None and remark.kind in ("renamed", "removed"):
         kind: FaultKind = "renamed" if remark.kind == "renamed" else "removed"
         value = remark.carry[1:] if remark.carry.startswith("=") else ""
-        return Fault(kind, flag, line, f"unrecognized argument {flag}: {remark.note}", "", f"Write {remark.now} {value}".rstrip())
+        fix = f"Write {remark.now} {value}".rstrip() if remark.now else "Remove it"
+        return Fault(kind, flag, line, f"unrecognized argument {flag}: {remark.note}", "", fix)
     if elsewhere:
         newer = elsewhere[0] > version
         text = f"core {elsewhere[0]} brought it" if newer else f"core {elsewhere[-1]} was the last to have it"
@@ -150,8 +192,13 @@ def _unknown(argument: Argument, remark: Remark | None, version: str, table: dic
     if flag.replace("_", "-") in table:
         return Fault("unknown", flag, line, f"unrecognized argument {flag}", "", f"Write {flag.replace('_', '-')}")
     longer = [name for name in table if name.startswith(flag)]
-    near = longer if len(longer) == 1 else difflib.get_close_matches(flag, table, 1, 0.75)
+    near = longer if len(longer) == 1 else _nearest(flag, version)
     return Fault("unknown", flag, line, f"unrecognized argument {flag}", "", f"Did you mean {near[0]}?" if near else "Remove it")
+
+
+@cache
+def _nearest(flag: str, version: str) -> list[str]:
+    return difflib.get_close_matches(flag, options(version), 1, 0.75) if len(flag) <= _LONGEST_FLAG else []
 
 
 def _remarked(argument: Argument, remark: Remark) -> Fault:
@@ -179,19 +226,18 @@ def _carried(argument: Argument, remark: Remark, values: dict[str, Any]) -> tupl
 
 def _parsed(argument: Argument, option: Option) -> tuple[Any, Fault | None]:
     """The typed value of an argument, or the fault."""
-    flag, line, texts = argument.flag, argument.line, argument.values
+    flag, line, texts = argument.flag, argument.line, _values(argument, option)[0]
     if option.kind != "value":
         if texts:
-            return _NOTHING, Fault("stray", flag, line, f"{flag} takes no value, got {' '.join(texts)[:60]!r}", "", "Remove the value")
+            fix = "Remove the value" if texts[-1].strip() else _BLANK_BEHIND
+            return _NOTHING, Fault("stray", flag, line, f"{flag} takes no value, got {' '.join(texts)[:60]!r}", "", fix)
         if option.kind == "switch":
             return not flag.startswith("--no-"), None
         return option.kind == "on", None
     wanted = option.nargs or "1"
     if (wanted.isdigit() and len(texts) != int(wanted)) or (wanted == "+" and not texts):
-        list_form = len(texts) == 1 and texts[0].startswith("[")
-        fix = "Write the numbers with blanks between them, without brackets" if list_form else f"Give {wanted.replace('+', 'one or more')}"
-        count = f"{len(texts)} value{'' if len(texts) == 1 else 's'}"
-        return _NOTHING, Fault("count", flag, line, f"{flag} has {count}", f"it takes {wanted.replace('+', 'one or more')}", fix)
+        value = " ".join(texts) if wanted == "1" and texts and option.type == "str" else _NOTHING  # what was meant
+        return value, _miscounted(argument, texts, wanted)
     found = []
     for text in texts:
         if ("$" in text or "`" in text) and (option.type != "str" or option.choices):
@@ -205,6 +251,19 @@ def _parsed(argument: Argument, option: Option) -> tuple[Any, Fault | None]:
             return _NOTHING, Fault("choice", flag, line, f"{flag} {text[:60]!r}", f"one of {', '.join(option.choices)}", fix)
         found.append(value)
     return (found if option.nargs else found[0]), None
+
+
+def _miscounted(argument: Argument, texts: list[str], wanted: str) -> Fault:
+    many = wanted.replace("+", "one or more")
+    fix = f"Give {many}"
+    if len(texts) == 1 and texts[0].startswith("["):
+        fix = "Write the numbers with blanks between them, without brackets"
+    elif texts and not texts[-1].strip():
+        fix = _BLANK_BEHIND
+    elif wanted == "1" and texts:
+        fix = 'Give 1; a value with blanks needs quotes, also around the array that holds it: "${ARGS[@]}"'
+    count = f"{len(texts)} value{'' if len(texts) == 1 else 's'}"
+    return Fault("count", argument.flag, argument.line, f"{argument.flag} has {count}", f"it takes {many}", fix)
 
 
 def _typed(text: str, kind: str) -> Any:

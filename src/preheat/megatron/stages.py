@@ -15,7 +15,7 @@ def stage_layers(settings: Settings) -> tuple[int, ...] | None:
     Raises:
         ValueError: the arguments describe no split; the message names the numbers.
     """
-    layers, stages = int(settings["num_layers"]), int(settings["pipeline_model_parallel_size"])
+    layers, stages = _positive(settings)
     text = settings["pipeline_model_parallel_layout"]
     if text:
         pieces = [piece.count("t") for piece in read_layout(text)]
@@ -31,6 +31,14 @@ def stage_layers(settings: Settings) -> tuple[int, ...] | None:
     if first is None and last is None:
         return _even(layers, stages, virtual, embedding, loss)
     return _ends(layers, stages, virtual, first, last)
+
+
+def _positive(settings: Settings) -> tuple[int, int]:
+    """Layers and pipeline stages."""
+    layers, stages = int(settings["num_layers"]), int(settings["pipeline_model_parallel_size"])
+    if min(layers, stages) < 1:
+        raise ValueError(f"{layers} layers on {stages} pipeline stages")
+    return layers, stages
 
 
 def _even(layers: int, stages: int, virtual: int, embedding: int, loss: int) -> tuple[int, ...] | None:
@@ -70,8 +78,8 @@ def virtual_stages(settings: Settings) -> int:
         ValueError: the layers of a stage do not divide.
     """
     if settings["num_virtual_stages_per_pipeline_rank"]:
-        return int(settings["num_virtual_stages_per_pipeline_rank"])
-    stages = int(settings["pipeline_model_parallel_size"])
+        return max(1, int(settings["num_virtual_stages_per_pipeline_rank"]))
+    _, stages = _positive(settings)
     if settings["pipeline_model_parallel_layout"]:
         return max(1, len(read_layout(settings["pipeline_model_parallel_layout"])) // stages)
     size = settings["num_layers_per_virtual_pipeline_stage"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -50,7 +51,8 @@ class Remark:
     note: str
 
 
-def options(version: str) -> dict[str, Option]:
+@cache
+def options(version: str) -> Mapping[str, Option]:
     """Every spelling -> its option, in one version."""
     return {flag: option for flag, option in _spellings() if known_version(version) in option.versions}
 
@@ -60,7 +62,8 @@ def versions_of(flag: str) -> tuple[str, ...]:
     return tuple(version for version in VERSIONS if any(flag == name and version in option.versions for name, option in _spellings()))
 
 
-def remarks(version: str) -> dict[str, Remark]:
+@cache
+def remarks(version: str) -> Mapping[str, Remark]:
     """Flag -> remark, in one version."""
     return {remark.flag: remark for remark in _remarks() if not remark.versions or known_version(version) in remark.versions}
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
+import torch
 from torch import Tensor, nn
 
 from preheat.arithmetic import head_dim, kv_heads
 from preheat.model.cache import LayerCache
+from preheat.model.mask import seen
 from preheat.model.norm import norm
 from preheat.model.rotary import Rotary, rotate
 from preheat.recipe import Model
@@ -17,14 +20,23 @@ from preheat.recipe import Model
 class Sight:
     """What attention is told of the tokens beside their vectors; the same in all layers."""
 
+    length: int
+    """Of whole sequences, cached tokens included."""
+    positions_T: Tensor
+    """Where in their sequences the tokens stand: all positions in order, but for context parallelism and after cached tokens."""
     rotary: Rotary | None
     """Angles of the tokens' positions; None where positions are learned."""
     scale: float
     """Factor on the products of queries and keys."""
-    seen: Tensor | None = None
-    """True where a query sees a key, B x 1 x T x T or T x T; None when it sees every earlier one."""
+    documents_BT: Tensor | None = None
+    """The number of each token's document, of whole sequences; None when documents don't matter."""
     window: int | None = None
-    """Positions that a token sees, itself included: for a token that is read after cached ones."""
+    """Positions that a token sees, itself included; None for all."""
+
+    @cached_property
+    def seen(self) -> Tensor | None:
+        """True where a query sees a key of whole sequences that are read at once, or None: see `mask.seen`."""
+        return seen(self.length, self.positions_T.device, self.documents_BT, self.window)
 
 
 class InnerAttention(nn.Module):
@@ -32,25 +44,24 @@ class InnerAttention(nn.Module):
 
     def forward(self, q_BHTE: Tensor, k_BKTE: Tensor, v_BKTE: Tensor, sight: Sight, cache: LayerCache | None = None) -> Tensor:
         """Read from the tokens seen, B x H x T x E; H/K query heads share one key and value head (arXiv 2305.13245)."""
-        causal, seen = sight.seen is None, sight.seen
-        if cache is not None:
-            # One new token sees what is cached and needs no mask but the window; several new tokens can only be the first ones.
-            first = cache.length == 0
-            assert first or q_BHTE.shape[2] == 1, "after the prompt the cache takes one token at a time"
-            k_BKTE, v_BKTE = cache.extend(k_BKTE, v_BKTE)
-            if not first:
-                causal, seen = False, None
-                if sight.window is not None:
-                    k_BKTE, v_BKTE = k_BKTE[:, :, -sight.window :], v_BKTE[:, :, -sight.window :]
-        return nn.functional.scaled_dot_product_attention(
-            q_BHTE,
-            k_BKTE,
-            v_BKTE,
-            attn_mask=seen,
-            is_causal=causal,
-            scale=sight.scale,
-            enable_gqa=q_BHTE.shape[1] != k_BKTE.shape[1],
-        )
+        if cache is None or cache.length == 0:
+            if cache is not None:
+                cache.extend(k_BKTE, v_BKTE)
+            return attend(q_BHTE, k_BKTE, v_BKTE, sight.scale, seen=sight.seen, causal=sight.seen is None)
+        # A token after cached ones sees them all, and needs no mask but the window.
+        assert q_BHTE.shape[2] == 1, "after the prompt the cache takes one token at a time"
+        k_BKTE, v_BKTE = cache.extend(k_BKTE, v_BKTE)
+        if sight.window is not None:
+            k_BKTE, v_BKTE = k_BKTE[:, :, -sight.window :], v_BKTE[:, :, -sight.window :]
+        return attend(q_BHTE, k_BKTE, v_BKTE, sight.scale, seen=None, causal=False)
+
+
+def attend(q_BHTE: Tensor, k_BKSE: Tensor, v_BKSE: Tensor, scale: float, *, seen: Tensor | None, causal: bool) -> Tensor:
+    """softmax(q k^T * scale) v over the keys that are seen, or that come no later than the query, B x H x T x E."""
+    grouped = q_BHTE.shape[1] != k_BKSE.shape[1]
+    return torch.nn.functional.scaled_dot_product_attention(
+        q_BHTE, k_BKSE, v_BKSE, attn_mask=seen, is_causal=causal, scale=scale, enable_gqa=grouped
+    )
 
 
 class Attention(nn.Module):

@@ -35,6 +35,7 @@ class LatentAttention(nn.Module):
         self.latent_down = nn.Linear(model.hidden, mla.kv_lora_rank + mla.qk_rope_head_dim, bias=False)
         self.latent_norm = norm(model, mla.kv_lora_rank)
         self.latent_up = nn.Linear(mla.kv_lora_rank, model.heads * (mla.qk_nope_head_dim + mla.v_head_dim), bias=False)
+        self.shared_key = nn.Identity()  # the part of the key that all heads share passes here: tensor parallelism gathers it
         self.inner = InnerAttention()
         self.out = nn.Linear(model.heads * mla.v_head_dim, model.hidden, bias=False)
 
@@ -45,7 +46,7 @@ class LatentAttention(nn.Module):
         latent_BTL, k_turned_BTR = self.latent_down(x_BTD).split((self.latent_dim, self.turned_dim), dim=-1)
         kv_BHTE = self.latent_up(self.latent_norm(latent_BTL)).unflatten(-1, (-1, self.plain_dim + self.value_dim)).transpose(1, 2)
         k_plain, v_BHTE = kv_BHTE.split((self.plain_dim, self.value_dim), dim=-1)
-        k_turned = rotate(k_turned_BTR[:, None], sight.rotary).expand(-1, k_plain.shape[1], -1, -1)
+        k_turned = rotate(self.shared_key(k_turned_BTR)[:, None], sight.rotary).expand(-1, k_plain.shape[1], -1, -1)
         q_BHTE = torch.cat((q_plain, rotate(q_turned, sight.rotary)), dim=-1)
         k_BHTE = torch.cat((k_plain, k_turned), dim=-1)
         y_BHTE = self.inner(q_BHTE, k_BHTE, v_BHTE, sight, cache)

@@ -8,19 +8,31 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
-from preheat.arithmetic import Rope, dense_layers, head_dim, kv_heads
+from preheat.arithmetic import Chunk, Rope, dense_layers, head_dim, kv_heads
 from preheat.errors import refuse
 from preheat.model.attention import Attention, Sight
 from preheat.model.cache import Cache, LayerCache
-from preheat.model.cross_entropy import summed_cross_entropy, token_cross_entropies
+from preheat.model.cross_entropy import CrossEntropy, SummedLosses, token_cross_entropies
+from preheat.model.experts import Experts
 from preheat.model.feed_forward import FeedForward
 from preheat.model.latent_attention import LatentAttention
-from preheat.model.mask import positions, seen
+from preheat.model.mask import positions
+from preheat.model.mup import scale_output
 from preheat.model.norm import norm
+from preheat.model.prediction import Prediction, ahead
 from preheat.model.rotary import model_rope, rotary_tables, score_scale
 from preheat.recipe import Model
+
+
+class Stream(NamedTuple):
+    """What passes from block to block, and from one piece of a pipeline to the next."""
+
+    x_BTD: Tensor
+    penalty: Tensor | None
+    """What routers add to the summed loss, see `Routing.penalty`."""
 
 
 class Losses(NamedTuple):
@@ -30,22 +42,36 @@ class Losses(NamedTuple):
     """What is minimised: the sum of the others by their weights."""
     cross_entropy: Tensor
     """Of the next token."""
+    z: Tensor
+    """Of the softmax's normaliser, by its coefficient; 0 without."""
+    balance: Tensor
+    """What the routers of expert layers add, by the recipe's coefficients; 0 outside of training."""
+    prediction: Tensor
+    """Of the tokens further ahead, the mean over the depths; 0 where `prediction_weight` is."""
 
 
 class Transformer(nn.Module):
     """The model that a recipe's `[model]` describes, which `preheat check` finds consistent. `preheat.model.build` makes one with its
     initial weights.
+
+    A `chunk` makes the piece of it that a pipeline rank holds, with its parameters under the names that they have in the whole.
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, chunk: Chunk | None = None) -> None:
         super().__init__()
         _assert_consistent(model)
         self.config = model
-        self.embedding = nn.Embedding(model.vocab_size, model.hidden)
-        self.positions = nn.Embedding(model.max_positions or 0, model.hidden) if model.position == "learned" else None
-        self.blocks = nn.ModuleDict({str(layer): Block(model, layer) for layer in range(model.layers)})
-        self.norm = norm(model, model.hidden)
-        self.head = None if model.tied_embeddings else nn.Linear(model.hidden, model.vocab_size, bias=False)
+        self.chunk = chunk = chunk or Chunk(0, range(model.layers), first=True, last=True)
+        reads_tokens = chunk.first or (chunk.last and (model.tied_embeddings or model.mtp is not None))
+        self.embedding = nn.Embedding(model.vocab_size, model.hidden) if reads_tokens else None
+        learned = chunk.first and model.position == "learned"
+        self.positions = nn.Embedding(model.max_positions or 0, model.hidden) if learned else None
+        self.blocks = nn.ModuleDict({str(layer): Block(model, layer) for layer in chunk.layers})
+        self.norm = norm(model, model.hidden) if chunk.last else None
+        depths = range(model.mtp.layers if chunk.last and model.mtp is not None else 0)
+        self.predictions = nn.ModuleDict({str(depth): Prediction(model, Block(model, model.layers + depth)) for depth in depths})
+        self.head = nn.Linear(model.hidden, model.vocab_size, bias=False) if chunk.last and not model.tied_embeddings else None
+        self.cross_entropy = CrossEntropy()
 
     def forward(
         self,
@@ -54,35 +80,56 @@ class Transformer(nn.Module):
         *,
         rope: Rope | None = None,
         documents_BT: Tensor | None = None,
+        part_T: Tensor | None = None,
+        before: Stream | None = None,
         cache: Cache | None = None,
-    ) -> Tensor | Losses:
-        """The normalised hidden states, B x T x D, of which `logits` makes predictions of the next token; or with labels the losses.
+        prediction_weight: float = 0.0,
+        z_loss: float = 0.0,
+    ) -> Tensor | Losses | Stream:
+        """The normalised hidden states, B x T x D, of which `logits` makes predictions of the next token; or with labels the losses;
+        or what the next piece of a pipeline goes on from.
 
         Args:
-            tokens_BT: token ids, int64.
+            tokens_BT: token ids of whole sequences, int64.
             labels_BT: the token that follows each one; positions with a label below 0 are not scored.
             rope: rotary positions in place of the model's own (a stage may change them).
             documents_BT: see `mask.documents`; a token then sees only its own document.
+            part_T: the positions that this process computes, where others compute the rest (context parallelism); the output has these.
+            before: what the piece before returned; for all but the first.
             cache: what earlier calls read of the same sequences; this call continues there and adds to it.
+            prediction_weight: of the mean loss of the layers that predict further tokens; at 0 they are not run and get no gradient.
+            z_loss: see `summed_cross_entropy`; of the next token's prediction alone.
 
         Raises:
             PreheatError: the sequence is longer than the table of learned positions.
         """
-        start = cache.length if cache else 0
-        x_BTD = self._embed(tokens_BT, start, documents_BT)
-        sight = self._sight(tokens_BT, start, rope, documents_BT, cache)
-        for index, block in enumerate(self.blocks.values()):
-            x_BTD = block(x_BTD, sight, cache.layers[index] if cache else None)
+        sight = self._sight(tokens_BT, rope, documents_BT, part_T, cache)
+        x_BTD, penalty = before or Stream(self._embed(_own(tokens_BT, part_T), sight), None)
+        penalties = [penalty]
+        for layer, block in self.blocks.items():
+            x_BTD, penalty = block(x_BTD, sight, cache.layers[int(layer)] if cache else None)
+            penalties.append(penalty)
+        if self.norm is None:
+            return Stream(x_BTD, _sum(penalties))
         hidden_BTD = self.norm(x_BTD)
         if labels_BT is None:
-            return hidden_BTD
-        cross_entropy = summed_cross_entropy(hidden_BTD.flatten(0, 1), self.output_weight, labels_BT.flatten())
-        return Losses(total=cross_entropy, cross_entropy=cross_entropy)
+            return scale_output(self.config, hidden_BTD)
+        sums = self._summed_losses(hidden_BTD, _own(labels_BT, part_T), z_loss)
+        prediction = torch.zeros_like(sums.cross_entropy)
+        if prediction_weight:
+            prediction, further = self._predict_further(hidden_BTD, tokens_BT, labels_BT, sight, part_T)
+            penalties += further
+        balance = _sum(penalties)
+        balance = torch.zeros_like(sums.cross_entropy) if balance is None else balance
+        total = sums.total + balance + prediction_weight * prediction
+        return Losses(total, sums.cross_entropy, sums.z, balance.detach(), prediction.detach())
 
     @property
     def output_weight(self) -> Tensor:
         """The V x D matrix that turns hidden states into logits."""
-        return self.embedding.weight if self.head is None else self.head.weight
+        table = self.head or self.embedding
+        assert table is not None, "only the last piece has an output matrix"
+        return table.weight
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores of all V next tokens, ... x V, for hidden states, ... x D."""
@@ -92,31 +139,59 @@ class Transformer(nn.Module):
         """The cross-entropy of each label in nats, N, fp32, for scoring; it has no gradient."""
         return token_cross_entropies(hidden_ND, self.output_weight, labels_N)
 
-    def _embed(self, tokens_BT: Tensor, start: int, documents_BT: Tensor | None) -> Tensor:
+    def _summed_losses(self, hidden_BTD: Tensor, labels_BT: Tensor, z_loss: float = 0.0) -> SummedLosses:
+        return self.cross_entropy(scale_output(self.config, hidden_BTD), self.output_weight, labels_BT, z_loss)
+
+    def _predict_further(
+        self, hidden_BTD: Tensor, tokens_BT: Tensor, labels_BT: Tensor, sight: Sight, part_T: Tensor | None
+    ) -> tuple[Tensor, list[Tensor | None]]:
+        """The mean over depths of their summed losses, and the penalties of their routers. Depth k scores the first T - k positions."""
+        assert self.embedding is not None
+        assert tokens_BT.shape[1] > len(self.predictions), f"no token {len(self.predictions)} ahead in {tokens_BT.shape[1]}"
+        sums, penalties = [], []
+        for depth, layer in enumerate(self.predictions.values(), start=1):
+            read_BT, further_BT = ahead(tokens_BT, labels_BT, sight.documents_BT, depth)
+            hidden_BTD, penalty = layer(hidden_BTD, self.embedding(_own(read_BT, part_T)), sight)
+            sums.append(self._summed_losses(hidden_BTD, _own(further_BT, part_T)).total)
+            penalties.append(penalty)
+        return torch.stack(sums).mean(), penalties
+
+    def _embed(self, tokens_BT: Tensor, sight: Sight) -> Tensor:
+        assert self.embedding is not None
         x_BTD: Tensor = self.embedding(tokens_BT)
         if self.positions is None:
             return x_BTD
+        index = sight.positions_T
+        return x_BTD + self.positions(index if sight.documents_BT is None else positions(sight.documents_BT)[:, index])
+
+    def _sight(
+        self, tokens_BT: Tensor, rope: Rope | None, documents_BT: Tensor | None, part_T: Tensor | None, cache: Cache | None
+    ) -> Sight:
+        model, start, device = self.config, cache.length if cache else 0, tokens_BT.device
         end = start + tokens_BT.shape[1]
-        if end > self.positions.num_embeddings:
+        if self.positions is not None and end > self.positions.num_embeddings:
             refuse(
                 "model.max_positions",
                 f"a sequence of {end} tokens",
                 f"the table of learned positions has {self.positions.num_embeddings} rows",
                 "Shorten the sequence or raise model.max_positions",
             )
-        table = self.positions.weight[start:end] if documents_BT is None else self.positions(positions(documents_BT))
-        return x_BTD + table
-
-    def _sight(self, tokens_BT: Tensor, start: int, rope: Rope | None, documents_BT: Tensor | None, cache: Cache | None) -> Sight:
-        model, end, device = self.config, start + tokens_BT.shape[1], tokens_BT.device
-        rope = rope or model_rope(model)
-        rotary = None
+        positions_T = torch.arange(start, end, device=device) if part_T is None else part_T
+        rope, rotary = rope or model_rope(model), None
         if rope is not None:
             assert self.positions is None, "learned positions have no rope"
             cos_TR, sin_TR = rotary_tables(model, rope, cache.capacity if cache else end, device)
-            rotary = cos_TR[start:end], sin_TR[start:end]
-        mask = seen(end, device, documents_BT, model.sliding_window) if start == 0 else None
-        return Sight(rotary, score_scale(model, rope), mask, model.sliding_window)
+            rotary = (cos_TR[start:end], sin_TR[start:end]) if part_T is None else (cos_TR[part_T], sin_TR[part_T])
+        return Sight(end, positions_T, rotary, score_scale(model, rope), documents_BT, model.sliding_window)
+
+
+def _own(whole_BT: Tensor, part_T: Tensor | None) -> Tensor:
+    return whole_BT if part_T is None else whole_BT[:, part_T]
+
+
+def _sum(penalties: list[Tensor | None]) -> Tensor | None:
+    there = [penalty for penalty in penalties if penalty is not None]
+    return torch.stack(there).sum() if there else None
 
 
 class Block(nn.Module):
@@ -127,12 +202,15 @@ class Block(nn.Module):
         self.attention_norm = norm(model, model.hidden)
         self.attention = Attention(model) if model.mla is None else LatentAttention(model)
         self.feed_forward_norm = norm(model, model.hidden)
-        assert layer < dense_layers(model)
-        self.feed_forward = FeedForward(model, model.ffn_hidden)
+        self.sparse = model.experts is not None and layer >= dense_layers(model)
+        self.feed_forward = Experts(model) if self.sparse else FeedForward(model, model.ffn_hidden)
 
-    def forward(self, x_BTD: Tensor, sight: Sight, cache: LayerCache | None = None) -> Tensor:
+    def forward(self, x_BTD: Tensor, sight: Sight, cache: LayerCache | None = None) -> Stream:
+        """The stream after the layer, and what its router adds to the summed loss."""
         x_BTD = x_BTD + self.attention(self.attention_norm(x_BTD), sight, cache)
-        return x_BTD + self.feed_forward(self.feed_forward_norm(x_BTD))
+        y_BTD = self.feed_forward(self.feed_forward_norm(x_BTD))
+        y_BTD, penalty = y_BTD if self.sparse else (y_BTD, None)
+        return Stream(x_BTD + y_BTD, penalty)
 
 
 def _assert_consistent(model: Model) -> None:

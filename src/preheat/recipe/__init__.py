@@ -1,6 +1,6 @@
 """The recipe: its schema, its loading, and the catalog that preheat ships."""
 
-from preheat.recipe.architecture import Experts, LatentAttention, Model, MultiTokenPrediction, RopeScaling
+from preheat.recipe.architecture import Experts, LatentAttention, Model, MultiTokenPrediction, RopeScaling, WidthTransfer
 from preheat.recipe.beyond_training import beyond_training
 from preheat.recipe.fields import RateChange, WeightChange
 from preheat.recipe.load import Loaded, Origin, catalog, fingerprint, load
@@ -51,6 +51,7 @@ __all__ = [
     "Stage",
     "Tokenizer",
     "WeightChange",
+    "WidthTransfer",
     "beyond_training",
     "catalog",
     "fingerprint",

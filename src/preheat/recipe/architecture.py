@@ -61,7 +61,7 @@ class Experts(Table):
     first_dense: WholeNumber = 0
     """Layers at the bottom that keep a dense feed-forward of width `model.ffn_hidden`."""
     score: Literal["softmax", "sigmoid"] = "softmax"
-    """Function from router logits to scores."""
+    """Function from router logits to scores. Chosen experts weigh their score over the sum of the chosen ones; a single one its score."""
     groups: Count | None = None
     """The experts are split into this many groups (group-limited routing, arXiv 2412.19437)."""
     active_groups: Count | None = None
@@ -69,15 +69,17 @@ class Experts(Table):
     scaling: Positive = 1.0
     """Factor on the summed output of the chosen experts."""
     aux_loss: NonNegative = 0.0
-    """Coefficient of the load-balance loss over the batch (arXiv 2101.03961)."""
+    """Coefficient of the load-balance loss over the global batch (arXiv 2101.03961): each layer adds 1 times it where the load is even.
+    The load that it reads is that of the step before."""
     sequence_aux_loss: NonNegative = 0.0
-    """Coefficient of the load-balance loss within each sequence (arXiv 2412.19437)."""
+    """Coefficient of the load-balance loss within each sequence (arXiv 2412.19437, eq. 17), of the same size."""
     bias_update_rate: Rates = Field(default=0.0, validate_default=True)
     """Speed of the per-expert score bias that balances the load without a loss (arXiv 2408.15664)."""
     z_loss: NonNegative = 0.0
     """Coefficient of the router's z-loss (arXiv 2202.08906)."""
     capacity_factor: Positive | None = None
-    """Tokens per expert, as a multiple of an even share, above which tokens are dropped; none are dropped when absent."""
+    """Tokens of a sequence per expert, as a multiple of an even share, after which the expert drops later ones while training; none are
+    dropped when absent."""
 
 
 class MultiTokenPrediction(Table):
@@ -144,7 +146,7 @@ class Model(Table):
     init_std: Positive = 0.02
     depth_scaled_init: bool = True
     """Output projections of attention and feed-forward start 1/sqrt(2 * layers) smaller."""
-    init_truncation: Positive | None = None
+    init_truncation: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = None
     """Initial values beyond this many standard deviations are drawn again; all are kept when absent."""
     mup: WidthTransfer | None = None
     mla: LatentAttention | None = None

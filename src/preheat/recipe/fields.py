@@ -9,6 +9,10 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSeriali
 
 from preheat.units import PATTERN, Quantity
 
+LARGEST = 10**12
+"""A count above this is a slip of the keyboard: no model has so many layers and no batch so many samples."""
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+
 
 class Table(BaseModel):
     """One table of the file."""
@@ -35,11 +39,15 @@ def _tuple(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _exact(value: object) -> object:
+def _exact(value: object) -> Fraction:
     """A TOML number as the exact decimal that the file spells."""
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return Fraction(str(value)) if value == value and abs(value) != float("inf") else value
-    return value
+    if isinstance(value, Fraction):
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError("a weight is a number")
+    if not -LARGEST <= value <= LARGEST:  # nor NaN
+        raise ValueError(f"a weight is at most {LARGEST:_}")
+    return Fraction(str(value))
 
 
 _AS_TEXT = PlainSerializer(str, return_type=str)
@@ -51,13 +59,11 @@ Weight = Annotated[
     Fraction,
     BeforeValidator(_exact),
     PlainSerializer(float, return_type=float),
-    WithJsonSchema({"type": "number", "exclusiveMinimum": 0}),
+    WithJsonSchema({"type": "number", "exclusiveMinimum": 0, "maximum": LARGEST}),
     Field(gt=0),
 ]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+Name = Annotated[str, Field(pattern=NAME)]
 """A name that is safe as a file name."""
-LARGEST = 10**12
-"""A count above this is a slip of the keyboard: no model has so many layers and no batch so many samples."""
 Count = Annotated[int, Field(ge=1, le=LARGEST)]
 WholeNumber = Annotated[int, Field(ge=0, le=LARGEST)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]

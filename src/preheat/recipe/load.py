@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import difflib
-import hashlib
 import json
 import re
 import tomllib
 from dataclasses import dataclass
-from importlib import resources
+from functools import cached_property
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any, NoReturn
 
 from pydantic import BaseModel, ValidationError
 
-from preheat.errors import PreheatError, Problem, Where, refuse
+from preheat.errors import PreheatError, Where, refuse
+from preheat.recipe.complaints import complaints, shown
 from preheat.recipe.locate import key_lines
 from preheat.recipe.schema import Recipe
+from preheat.recipe.settings import MAX_PARTS, plain_copy, settings
 
+CATALOG = Path(__file__).parent / "catalog"
+"""The recipes that preheat ships."""
 MAX_BYTES = 250_000
 """A recipe file larger than this is no recipe."""
-_DEEP_KEY = re.compile(r"""(?:^|[{,\[])[ \t]*(?:(?:[\w-]{1,64}|"[^"\n]{0,64}"|'[^'\n]{0,64}')[ \t]*\.[ \t]*){16}""", re.MULTILINE)
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True)
@@ -53,10 +56,14 @@ class Loaded:
 
     def where(self, key: str) -> Where:
         """The file and line of a dotted key, for a report."""
-        origin = self.origins.get(key) or next((o for k, o in self.origins.items() if k.startswith(key + ".")), None)
+        origin = self._places.get(key)
         if origin is None or origin.kind == "default":
             return Where(self.files[0], None, key)
         return Where(origin.file or "--set", origin.line, key)
+
+    @cached_property
+    def _places(self) -> dict[str, Origin]:
+        return _with_tables(self.origins)
 
 
 @dataclass(frozen=True)
@@ -70,9 +77,8 @@ class _Layer:
 def catalog() -> dict[str, str]:
     """Name -> description of the recipes that preheat ships."""
     found = {}
-    for entry in sorted(resources.files("preheat.recipe").joinpath("catalog").iterdir(), key=lambda e: e.name):
-        if entry.name.endswith(".toml"):
-            found[entry.name.removesuffix(".toml")] = tomllib.loads(entry.read_text("utf-8")).get("description", "")
+    for file in sorted(CATALOG.glob("*.toml")):
+        found[file.stem] = tomllib.loads(file.read_text("utf-8")).get("description", "")
     return found
 
 
@@ -84,7 +90,10 @@ def load(name: str, sets: tuple[str, ...] = ()) -> Loaded:
     """
     path = _find(name)
     layers = _chain(path)
-    layers.insert(0, _settings(sets, layers))
+    base: dict[str, Any] = {}
+    for layer in reversed(layers):
+        _merge(base, layer.values)
+    layers.insert(0, _Layer("--set", settings(sets, base), {}, {}))
     merged: dict[str, Any] = {}
     origins: dict[str, Origin] = {}
     for layer in reversed(layers):
@@ -93,15 +102,14 @@ def load(name: str, sets: tuple[str, ...] = ()) -> Loaded:
         for key, value in _values(layer.values):
             if layer.label == "--set" and key in before and before[key] == value:
                 continue  # an untouched neighbour in a list that was copied whole
-            for old in [k for k in origins if k.startswith(key + ".") or key.startswith(k + ".")]:
-                del origins[old]
             origins[key] = _origin(layer, key)
         alive = {key for key, _ in _values(merged)}
         origins = {key: origin for key, origin in origins.items() if key in alive}
     try:
         recipe = Recipe.model_validate(merged)
     except ValidationError as error:
-        raise PreheatError(*_problems(error, origins, layers)) from None
+        places = _with_tables(origins)
+        raise PreheatError(*complaints(error, lambda location: _place(location, places, layers))) from None
     for key, _ in _values(recipe.model_dump(mode="json")):
         origins.setdefault(key, Origin("default"))
     folder = Path.cwd() if _is_shipped(path) else path.parent
@@ -110,32 +118,60 @@ def load(name: str, sets: tuple[str, ...] = ()) -> Loaded:
 
 def fingerprint(value: BaseModel | dict[str, Any]) -> str:
     """SHA-256 of the resolved values, independent of their order in the file."""
+    import hashlib  # loads OpenSSL, which `check` does without
+
     plain = value.model_dump(mode="json") if isinstance(value, BaseModel) else value
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 
 def _find(name: str) -> Path:
+    """The file that is meant on a command line: a path, or a name of the catalog."""
+    shipped = _shipped(name)
+    if shipped is not None:
+        return shipped
     path = Path(name)
-    if path.suffix == ".toml" or path.exists():
-        if not path.is_file():
-            refuse(
-                "recipe.file",
-                f"there is no recipe file {name}",
-                "",
-                f"Choose one of {', '.join(catalog())} or give the path of a .toml file",
-                key=None,
-            )
-        return path
-    shipped = Path(str(resources.files("preheat.recipe").joinpath("catalog", f"{name}.toml")))
-    if "/" in name or not shipped.is_file():
-        near = difflib.get_close_matches(name, catalog(), 1, 0.5)
-        hint = f"Did you mean {near[0]}?" if near else "`preheat recipes` lists what is shipped"
-        refuse("recipe.file", f"no recipe is called {name!r}", "", hint)
-    return shipped
+    try:
+        if path.is_file():
+            return path
+        folder = path.is_dir()
+    except (OSError, ValueError):  # too long, or a NUL byte
+        folder = False
+    if folder or path.suffix == ".toml" or "/" in name:
+        got = f"{name[:200]} is a folder" if folder else f"there is no recipe file {name[:200]}"
+        refuse("recipe.file", got, "", "Give the path of a .toml file, or a name that `preheat recipes` lists")
+    return _unknown_name(name)
+
+
+def _shipped(name: str) -> Path | None:
+    """The file of a catalog recipe."""
+    path = CATALOG / f"{name}.toml"
+    return path if _NAME.fullmatch(name) and path.is_file() else None
+
+
+def _unknown_name(name: str, file: Path | None = None, line: int | None = None) -> NoReturn:
+    near = difflib.get_close_matches(name[:64], catalog(), 1, 0.5)
+    hint = f"Did you mean {near[0]}?" if near else "`preheat recipes` lists what is shipped"
+    refuse("recipe.file", f"no recipe is called {name[:200]!r}", "", hint, file=file, line=line)
+
+
+def _parent(path: Path, parent: object, line: int | None) -> Path:
+    """The file that `extends` names: a recipe of the catalog, or a .toml file by its path from this one."""
+    if not isinstance(parent, str) or not parent:
+        refuse("recipe.extends", f"extends = {shown(parent)}", "one name or path", 'Write extends = "tiny"', file=path, line=line)
+    if not parent.endswith(".toml"):
+        return _shipped(parent) or _unknown_name(parent, path, line)
+    found = path.parent / parent
+    try:
+        missing = not found.is_file()
+    except (OSError, ValueError):
+        missing = True
+    if missing:
+        refuse("recipe.extends", f"there is no file {shown(parent)}", "", "Write its path from this file", file=path, line=line)
+    return found
 
 
 def _is_shipped(path: Path) -> bool:
-    return path.parent == Path(str(resources.files("preheat.recipe"))) / "catalog"
+    return path.parent == CATALOG
 
 
 def _chain(path: Path) -> list[_Layer]:
@@ -144,13 +180,11 @@ def _chain(path: Path) -> list[_Layer]:
     seen: list[Path] = []
     while True:
         if path.resolve() in seen:
-            refuse(
-                "recipe.extends", f"{' -> '.join(p.name for p in seen)} -> {path.name} is a circle", "", "Remove one `extends`", file=path
-            )
+            circle = " -> ".join(p.name for p in [*seen, path])
+            refuse("recipe.extends", f"{circle} is a circle", "", "Remove one `extends`", file=path)
         seen.append(path.resolve())
-        values = _read(path)
+        values, lines = _read(path)
         label = path.stem if _is_shipped(path) else str(path)
-        lines = key_lines(path.read_text("utf-8"))
         parent, sources = values.pop("extends", None), values.pop("sources", {})
         if not isinstance(sources, dict) or not all(isinstance(note, str) for note in sources.values()):
             refuse(
@@ -164,92 +198,41 @@ def _chain(path: Path) -> list[_Layer]:
         layers.append(_Layer(label, values, lines, sources))
         if parent is None:
             return layers
-        if not isinstance(parent, str):
-            refuse(
-                "recipe.extends",
-                f"extends = {parent!r}",
-                "one name or path",
-                'Write extends = "tiny"',
-                file=path,
-                line=lines.get("extends"),
-            )
-        beside = path.parent / parent
-        path = beside if beside.is_file() else _find(parent)
+        path = _parent(path, parent, lines.get("extends"))
 
 
-def _read(path: Path) -> dict[str, Any]:
-    size = path.stat().st_size
-    if size > MAX_BYTES:
-        refuse("recipe.file", f"{path} has {size:_} bytes", f"at most {MAX_BYTES:_}", "This is no recipe file", file=path)
-    raw = path.read_bytes()
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
+    """The values of a file, and on which line each key stands."""
     try:
-        text = raw.decode("utf-8")
-        if _DEEP_KEY.search(text):  # tomllib takes time and memory by the square of the depth
-            refuse("recipe.toml", "a key has more than 16 parts", "", "This is no recipe file", file=path)
-        return tomllib.loads(text)
+        with path.open("rb") as stream:
+            raw = stream.read(MAX_BYTES + 1)
+    except OSError as error:
+        refuse("recipe.file", f"{path}: {error.strerror}", "", "Give the path of a recipe file")
+    if len(raw) > MAX_BYTES:
+        refuse("recipe.file", f"more than {MAX_BYTES:_} bytes", "", "This is no recipe file", file=path)
+    try:
+        text = raw.decode("utf-8-sig")  # some editors begin a file with a byte-order mark
+        if _has_deep_key(text):  # tomllib takes time and memory by the square of the depth
+            refuse("recipe.toml", f"a key has more than {MAX_PARTS} parts", "", "This is no recipe file", file=path)
+        return tomllib.loads(text), key_lines(text)
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
         refuse("recipe.encoding", f"byte 0x{raw[error.start]:02x} is no UTF-8", "", "Save the file as UTF-8", file=path, line=line)
     except tomllib.TOMLDecodeError as error:
-        refuse("recipe.toml", str(error), "", "", file=path)
+        at = re.search(r"at line (\d{1,9})", str(error))
+        refuse("recipe.toml", str(error), "", "", file=path, line=int(at[1]) if at else None)
+    except ValueError:  # Python's limit for the digits of a number
+        refuse("recipe.toml", "a number has thousands of digits", "", "This is no recipe file", file=path)
     except RecursionError:
         refuse("recipe.toml", "the nesting is too deep", "", "", file=path)
 
 
-def _settings(sets: tuple[str, ...], layers: list[_Layer]) -> _Layer:
-    """`--set` options as the topmost layer; list entries are addressed by their name or number."""
-    base: dict[str, Any] = {}
-    for layer in reversed(layers):
-        _merge(base, layer.values)
-    values: dict[str, Any] = {}
-    for option in sets:
-        key, equals, text = option.partition("=")
-        if not equals or not key.strip():
-            refuse("recipe.set", f"--set {option}", "key.path=value", "Write for instance --set schedule.peak_lr=1e-3")
-        _put(values, base, key.strip().split("."), _value(text.strip()), option)
-    return _Layer("--set", values, {}, {})
-
-
-def _value(text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except (tomllib.TOMLDecodeError, RecursionError):
-        return text
-
-
-def _put(values: dict[str, Any], base: Any, parts: list[str], value: Any, option: str) -> None:
-    """Write `value` at the dotted path; a list on the way is copied whole from `base` first."""
-    target: Any = values
-    for depth, part in enumerate(parts):
-        last = depth == len(parts) - 1
-        if isinstance(target, list):
-            index = next((i for i, entry in enumerate(target) if isinstance(entry, dict) and entry.get("name") == part), None)
-            if index is None and part.isdigit() and int(part) < len(target):
-                index = int(part)
-            if index is None:
-                names = [str(entry.get("name", i)) for i, entry in enumerate(target) if isinstance(entry, dict)]
-                refuse("recipe.set", f"--set {option}: {'.'.join(parts[:depth])} has no entry {part!r}", f"one of {', '.join(names)}", "")
-            if last:
-                target[index] = value
-                return
-            base, target = (base[index] if isinstance(base, list) and index < len(base) else None), target[index]
-            continue
-        if not isinstance(target, dict):
-            refuse("recipe.set", f"--set {option}: {'.'.join(parts[:depth])} is a value and no table", "", "Shorten the key")
-        if last:
-            target[part] = value
-            return
-        base = base.get(part) if isinstance(base, dict) else None
-        if part not in target:
-            target[part] = json_copy(base) if isinstance(base, list) else {}
-        target = target[part]
-
-
-def json_copy(value: Any) -> Any:
-    """A deep copy of plain TOML values."""
-    if isinstance(value, dict):
-        return {key: json_copy(entry) for key, entry in value.items()}
-    return [json_copy(entry) for entry in value] if isinstance(value, list) else value
+def _has_deep_key(text: str) -> bool:
+    """Whether a key has more than `MAX_PARTS` parts; not one of a thousand files has so many dots in a line, so that the rest is quick."""
+    part = r"""(?:[\w-]{1,64}|"[^"\n]{0,64}"|'[^'\n]{0,64}')[ \t]*\.[ \t]*"""
+    return any(
+        line.count(".") >= MAX_PARTS and re.search(rf"(?:^|[{{,\[])[ \t]*(?:{part}){{{MAX_PARTS}}}", line) for line in text.split("\n")
+    )
 
 
 def _merge(into: dict[str, Any], values: dict[str, Any]) -> None:
@@ -259,7 +242,7 @@ def _merge(into: dict[str, Any], values: dict[str, Any]) -> None:
         if isinstance(value, dict) and isinstance(there, dict) and value.get("kind", there.get("kind")) == there.get("kind"):
             _merge(there, value)
         else:
-            into[key] = json_copy(value)
+            into[key] = plain_copy(value)
 
 
 def _values(value: Any, prefix: str = "") -> list[tuple[str, Any]]:
@@ -292,53 +275,23 @@ def _line(layer: _Layer, parts: list[str]) -> int | None:
     return None
 
 
-def _problems(error: ValidationError, origins: dict[str, Origin], layers: list[_Layer]) -> list[Problem]:
-    """Pydantic's findings in preheat's words."""
-    problems = []
-    for finding in error.errors(include_url=False):
-        location = [str(part) for part in finding["loc"]]
-        key = ".".join(location)
-        origin = origins.get(key) or next((o for k, o in origins.items() if k.startswith(key + ".")), None)
-        if origin is None:
-            place = next(((layer.label, _line(layer, location)) for layer in layers[1:] if _line(layer, location)), (layers[1].label, None))
-        else:
-            place = (origin.file or "--set", origin.line)
-        where = Where(place[0], place[1], key)
-        if finding["type"] == "extra_forbidden":
-            problems.append(_unknown_key(location, where))
-        elif finding["type"] == "missing":
-            problems.append(Problem("recipe.missing-key", f"{key} is not set", "", f"Add {location[-1]} to the recipe", where))
-        else:
-            shown = finding["input"] if isinstance(finding["input"], str | int | float | bool) else type(finding["input"]).__name__
-            message = finding["msg"].removeprefix("Value error, ")
-            got = message if repr(shown) in message else f"{shown!r}: {message[0].lower()}{message[1:]}"
-            problems.append(Problem("recipe.value", got, "", "", where))
-    return problems
+def _with_tables(origins: dict[str, Origin]) -> dict[str, Origin]:
+    """The origins of all values, and for each table and list that of its first value."""
+    places: dict[str, Origin] = {}
+    for key, origin in origins.items():
+        parts = key.split(".")
+        for length in range(1, len(parts)):
+            places.setdefault(".".join(parts[:length]), origin)
+    return places | origins
 
 
-def _unknown_key(location: list[str], where: Where) -> Problem:
-    known = _fields_at(location[:-1])
-    near = difflib.get_close_matches(location[-1], known, 1, 0.5)
-    elsewhere = [f"{table}.{location[-1]}" for table in Recipe.model_fields if location[-1] in _fields_at([table])]
-    listed = f"Known here: {', '.join(sorted(known))}" if known else ""
-    hint = f"Did you mean {(elsewhere + near)[0]}?" if near or elsewhere else listed
-    return Problem("recipe.unknown-key", f"unknown key {location[-1]!r}", "", hint, where)
-
-
-def _fields_at(location: list[str]) -> list[str]:
-    """The known keys of the table at a location."""
-    table: type[BaseModel] | None = Recipe
-    for part in location:
-        if part.isdigit():
-            continue
-        if table is None or part not in table.model_fields:
-            return []
-        table = _table_in(table.model_fields[part].annotation)
-    fields = list(table.model_fields) if table else []
-    return [*fields, "extends", "sources"] if table is Recipe else fields
-
-
-def _table_in(annotation: Any) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel) and get_origin(annotation) is None:
-        return annotation
-    return next((found for part in get_args(annotation) if (found := _table_in(part))), None)
+def _place(location: list[str], places: dict[str, Origin], layers: list[_Layer]) -> Where:
+    """Where a path of keys stands, or else the nearest table around it."""
+    key = ".".join(location)
+    for length in range(len(location), 0, -1):
+        prefix = ".".join(location[:length])
+        origin = places.get(prefix)
+        if origin is not None:
+            lines = next((layer.lines for layer in layers if layer.label == origin.file), {})
+            return Where(origin.file or "--set", lines.get(prefix, origin.line), key)
+    return Where(layers[1].label, layers[1].lines.get(location[0]), key)

@@ -193,8 +193,12 @@ class Parallel(Table):
     """Activations outside of the tensor-parallel parts are split along the sequence (arXiv 2205.05198)."""
     sharding: Literal["none", "optimizer", "full"] = "none"
     """What is split over the data-parallel replicas: optimizer state (ZeRO-1), or weights, gradients and optimizer state (FSDP)."""
-    schedule: Literal["1f1b", "interleaved", "zero-bubble", "dualpipe"] = "1f1b"
-    """Order of the pipeline's forward and backward passes."""
+    context_exchange: Literal["gather", "ring", "ulysses"] = "gather"
+    """How context-parallel ranks get at each other's tokens: all keys and values at once, round a ring, or tokens for heads."""
+    replicate: Count = 1
+    """Groups of data-parallel replicas that each hold everything, when `sharding` splits it within a group (HSDP)."""
+    schedule: Literal["1f1b", "interleaved", "zero-bubble", "zero-bubble-v", "dualpipe", "dualpipe-v"] = "1f1b"
+    """Order of the pipeline's forward and backward passes. With a `-v` rank r holds pieces r and 2 * pipeline - 1 - r (virtual_pipeline 2)."""
     recompute: Recompute = Recompute()
     gpus: Count | None = None
     """How many GPUs the recipe is laid out for; `--gpus` overrides it."""
@@ -212,7 +216,7 @@ class Recipe(Table):
 
     name: Name
     description: str = ""
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
     model: Model
     tokenizer: Tokenizer
     batch: Batch

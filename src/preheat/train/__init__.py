@@ -1,7 +1,7 @@
 """Where model, data, timeline and recovery meet."""
 
-from preheat.train.device import Device
-from preheat.train.files import write_json
+from preheat.train.device import Device, choose
+from preheat.train.files import read_json, write_json
 from preheat.train.loop import Evaluator, Judge, Record, Sink, Trainer
 from preheat.train.run_folder import RunFolder
 from preheat.train.start import sample_order, start
@@ -16,7 +16,9 @@ __all__ = [
     "Sink",
     "Trained",
     "Trainer",
+    "choose",
     "load_trained",
+    "read_json",
     "sample_order",
     "start",
     "write_json",

@@ -122,7 +122,7 @@ class Trainer:
         """Add the gradients of a micro-batch; returns its part of the mean loss over the `tokens` tokens of the step."""
         device = self.device.torch_device
         with self.device.autocast():
-            losses = self.model(inputs_BT.to(device), labels_BT.to(device), rope=rope)
+            losses = self.model(inputs_BT.to(device), labels_BT.to(device), rope=rope, z_loss=self.recipe.optimizer.z_loss)
         (losses.total / tokens).backward()
         return losses.cross_entropy.detach() / tokens
 

@@ -14,11 +14,11 @@ from preheat.check.megatron import layout as _layout
 from preheat.check.megatron import model as _model
 from preheat.check.megatron import precision as _precision
 from preheat.check.megatron import schedule as _schedule
-from preheat.check.megatron.registry import MEGATRON_RULES, MegatronRule, judge
-from preheat.errors import Problem
+from preheat.check.megatron.registry import MEGATRON_RULES, judge
+from preheat.errors import Problem, by_severity
 from preheat.megatron import NEWEST, read_commands, settle
 
-__all__ = ["MEGATRON_RULES", "MegatronRule", "check_megatron", "judge"]
+__all__ = ["MEGATRON_RULES", "check_megatron", "judge"]
 
 del _arguments, _batch, _experts, _launch, _layout, _model, _precision, _schedule
 
@@ -35,8 +35,5 @@ def check_megatron(text: str, file: str, gpus: int, version: str = NEWEST) -> li
     Raises:
         PreheatError: there is no Megatron-LM command in the text, or the version is not known.
     """
-    found: list[Problem] = []
-    for command in read_commands(text, file):
-        found += [problem for problem in judge(settle(command, gpus, version)) if problem not in found]
-    order = ("error", "warning", "note")
-    return sorted(found, key=lambda problem: order.index(problem.severity))
+    found = [problem for command in read_commands(text, file) for problem in judge(settle(command, gpus, version))]
+    return sorted(dict.fromkeys(found), key=by_severity)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from dataclasses import replace
 
+from preheat.arithmetic import linear_ramp
 from preheat.check.megatron.registry import hazard
 from preheat.check.registry import Finding
 from preheat.megatron import Settings
+from preheat.megatron.bounds import beyond_measure
 
 _ENABLERS = {
     "fp8_amax_history_len": ("fp8", "--fp8-format"),
@@ -24,6 +28,7 @@ _ENABLERS = {
     "moe_token_dispatcher_type": ("num_experts", "--num-experts"),
     "moe_shared_expert_intermediate_size": ("num_experts", "--num-experts"),
     "mup_base_hidden_size": ("use_mup", "--use-mup"),
+    "mup_base_head_dim": ("use_mup", "--use-mup"),
     "recompute_modules": ("recompute_granularity", "--recompute-granularity selective"),
 }
 
@@ -116,6 +121,9 @@ def stray(settings: Settings) -> Iterator[Finding]:
     yield from _of_kind(settings, "stray")
 
 
+_LONGEST_SCHEDULE = 12
+
+
 @hazard("ignored")
 def ignored(settings: Settings) -> Iterator[Finding]:
     """An argument that is accepted and not heeded, so that another run is trained than the one that is written.
@@ -123,7 +131,24 @@ def ignored(settings: Settings) -> Iterator[Finding]:
     Stricter than Megatron-LM, which says so in one line of the log. Example: --rampup-batch-size since core 0.18 (commit 532ad926b4):
     the run starts at the full global batch.
     """
-    yield from _of_kind(settings, "ignored")
+    for finding in _of_kind(settings, "ignored"):
+        schedule = _schedule_of_ramp(settings) if finding.key == "--rampup-batch-size" else ""
+        yield replace(finding, fix=f'Write --step-batch-size-schedule "{schedule}" and no --global-batch-size') if schedule else finding
+
+
+def _schedule_of_ramp(settings: Settings) -> str:
+    """The newer form of a ramp, which counts in tokens; nothing where it is long or not to be worked out."""
+    entry, seq_len, batch = settings["rampup_batch_size"], settings["seq_length"], settings["global_batch_size"]
+    if not (entry and seq_len and batch):
+        return ""
+    start, increment, samples = entry
+    if increment < 1 or (batch - start) // increment >= _LONGEST_SCHEDULE:
+        return ""
+    try:
+        ramp = linear_ramp(start, increment, samples, batch)
+    except ValueError:
+        return ""
+    return " ".join(f"{int(each.at.amount) * seq_len}:{each.size}" for each in ramp)
 
 
 @hazard("inert", "note")
@@ -153,7 +178,7 @@ def left_open(settings: Settings) -> Iterator[Finding]:
     yield from _of_kind(settings, "open")
 
 
-@hazard("required")
+@hazard("required", absence=True)
 def required(settings: Settings) -> Iterator[Finding]:
     """Arguments without a default that the program insists on.
 
@@ -164,8 +189,33 @@ def required(settings: Settings) -> Iterator[Finding]:
     others = {"seq_length": "encoder_seq_length", "num_layers": "encoder_num_layers"}
     for name in needed:
         flag = "--" + name.replace("_", "-")
-        if settings[name] is None and settings[others.get(name, name)] is None and flag not in broken:
+        counted = name == "num_layers" and (settings["hybrid_layer_pattern"] or settings["hybrid_override_pattern"])
+        if settings[name] is None and settings[others.get(name, name)] is None and flag not in broken and not counted:
             yield Finding(flag, f"{flag} is missing", "it has no default", f"Give {flag}")
+
+
+@hazard("bounds")
+def bounds(settings: Settings) -> Iterator[Finding]:
+    """A number that no command means: a slip of the keyboard. The other rules are silent until it is mended.
+
+    Stricter than Megatron-LM. Example: --num-layers 320000.
+    """
+    for flag, number, most in beyond_measure(settings):
+        yield Finding(
+            flag, f"{flag} {number:.3g}" if abs(number) > 10**15 else f"{flag} {number}", f"at most {most:_}", "Correct the number"
+        )
+
+
+@hazard("finite")
+def finite(settings: Settings) -> Iterator[Finding]:
+    """Rates and coefficients are numbers.
+
+    Example: --lr nan, which Python's parser takes.
+    """
+    for name, argument in settings.given.items():
+        value = settings[name]
+        if any(isinstance(each, float) and not math.isfinite(each) for each in (value if isinstance(value, list) else [value])):
+            yield Finding(argument.flag, f"{argument.flag} {' '.join(argument.values)}", "a finite number", "Correct the number")
 
 
 @hazard("positive")
@@ -186,7 +236,7 @@ def positive(settings: Settings) -> Iterator[Finding]:
             yield Finding(flag, f"{flag} {value}", "at least 1", "Correct the number")
 
 
-@hazard("without", "warning")
+@hazard("without", "warning", absence=True)
 def without_enabler(settings: Settings) -> Iterator[Finding]:
     """An argument that only has an effect together with another one, which is missing.
 

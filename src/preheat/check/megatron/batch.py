@@ -10,6 +10,9 @@ from preheat.check.registry import Finding
 from preheat.megatron import Settings
 from preheat.megatron.batch import amount, data_parallel, full_batch, model_ranks, run_samples, size, step_schedule
 
+_LONGEST_SCHEDULE = 1_000
+"""Entries of a batch schedule; one with more is a slip."""
+
 
 @hazard("global-batch")
 def global_batch(settings: Settings) -> Iterator[Finding]:
@@ -54,6 +57,9 @@ def batch_schedule(settings: Settings) -> Iterator[Finding]:
     if not entries:
         odd = next((e for e in text.replace(",", " ").split() if amount(e.partition(":")[0]) is None or not e.partition(":")[2]), text)
         yield Finding(flag, f"the entry {odd[:40]!r}", "TOKENS:SIZE, for instance 200B:768", "Correct the entry")
+        return
+    if len(entries) > _LONGEST_SCHEDULE:
+        yield Finding(flag, f"a schedule of {len(entries):_} entries", f"at most {_LONGEST_SCHEDULE:_}", "Use fewer steps")
         return
     if entries[0][0] != 0:
         yield Finding(flag, f"the schedule starts at {entries[0][0]:_} tokens", "it starts at 0", "Say what size the run starts with")
@@ -105,8 +111,8 @@ def ramp(settings: Settings) -> Iterator[Finding]:
         return
     unit = size(settings, "micro_batch_size") * data_parallel(settings)
     if settings.gpus % model_ranks(settings) == 0:
-        odd = [value for value in range(start, batch + 1, increment) if value % unit][:1]
-        for value in odd:
+        value = next((value for value in range(start, batch + 1, increment) if value % unit), None)
+        if value is not None:
             yield Finding(
                 flag, f"a batch of {value} on the way", f"a multiple of micro-batch x replicas = {unit}", "Change start or increment"
             )

@@ -46,7 +46,7 @@ def bias(settings: Settings) -> Iterator[Finding]:
         yield Finding(flag, f"{flag} with {score} scores", "sigmoid", "Add --moe-router-score-function sigmoid")
 
 
-@hazard("expert-groups")
+@hazard("expert-groups", absence=True)
 def groups(settings: Settings) -> Iterator[Finding]:
     """Group-limited routing splits the experts evenly and chooses no more groups than there are.
 
@@ -81,7 +81,7 @@ def layers(settings: Settings) -> Iterator[Finding]:
         yield Finding("--moe-layer-freq", "a list with other numbers than 0 and 1", "", "1 is a layer with experts")
 
 
-@hazard("expert-biases")
+@hazard("expert-biases", absence=True)
 def biases(settings: Settings) -> Iterator[Finding]:
     """Biases in experts do not go with expert-tensor parallelism, which is as large as tensor parallelism when it is not given.
 
@@ -115,7 +115,7 @@ def shared(settings: Settings) -> Iterator[Finding]:
         yield Finding("--moe-shared-expert-intermediate-size", got, f"a multiple of the expert width {one}", "Write number x width")
 
 
-@hazard("expert-balance", "warning")
+@hazard("expert-balance", "warning", absence=True)
 def balance(settings: Settings) -> Iterator[Finding]:
     """Something keeps the experts evenly used: a loss with a coefficient, or a bias. The coefficient is 0 by default.
 
@@ -129,7 +129,7 @@ def balance(settings: Settings) -> Iterator[Finding]:
         yield Finding("--moe-aux-loss-coeff", "no --moe-aux-loss-coeff: nothing balances the experts", "", "Add --moe-aux-loss-coeff 1e-2")
 
 
-@hazard("expert-width", "warning")
+@hazard("expert-width", "warning", absence=True)
 def width(settings: Settings) -> Iterator[Finding]:
     """Without --moe-ffn-hidden-size every expert is as wide as a dense layer. Fine-grained experts are much narrower.
 
@@ -141,7 +141,7 @@ def width(settings: Settings) -> Iterator[Finding]:
         yield Finding("--moe-ffn-hidden-size", got, "DeepSeek-V3's have 2048", "Give --moe-ffn-hidden-size")
 
 
-@hazard("expert-dispatch", "note")
+@hazard("expert-dispatch", "note", absence=True)
 def dispatch(settings: Settings) -> Iterator[Finding]:
     """The default dispatcher gathers all tokens on all expert ranks; alltoall sends each where it goes.
 

@@ -50,7 +50,7 @@ def rendezvous(settings: Settings) -> Iterator[Finding]:
         )
 
 
-@hazard("connections", "warning")
+@hazard("connections", "warning", absence=True)
 def connections(settings: Settings) -> Iterator[Finding]:
     """Tensor and context parallelism before Blackwell insist on CUDA_DEVICE_MAX_CONNECTIONS=1; without it the program ends.
 
@@ -88,7 +88,30 @@ def deterministic(settings: Settings) -> Iterator[Finding]:
             yield Finding("--deterministic-mode", f"--deterministic-mode with {flag}", "", f"Remove {flag}")
 
 
-@hazard("tokenizer")
+@hazard("deterministic-network", "warning")
+def deterministic_network(settings: Settings) -> Iterator[Finding]:
+    """Deterministic mode insists on an NCCL algorithm that adds in one order; without it in the environment the program ends.
+
+    Example: --deterministic-mode in a script that does not export NCCL_ALGO=Ring.
+    """
+    algorithm, known = settings.command.environment.get("NCCL_ALGO"), ("Tree", "Ring", "CollnetDirect", "CollnetChain", "^NVLS")
+    if settings["deterministic_mode"] and settings.command.form == "script" and algorithm not in known:
+        got = f"NCCL_ALGO is {algorithm}" if algorithm else "NCCL_ALGO is not set here"
+        yield Finding("--deterministic-mode", got, f"one of {', '.join(known)}", "Add export NCCL_ALGO=Ring")
+
+
+@hazard("seed")
+def seed(settings: Settings) -> Iterator[Finding]:
+    """The seed is at least 1 and, with 100 added for each pipeline stage, below 2^32.
+
+    Megatron-LM's validation lets it through; the start fails. Example: --seed 0.
+    """
+    value, most = settings["seed"], 2**32 - 1 - 100 * (size(settings, "pipeline_model_parallel_size") - 1)
+    if value is not None and not 0 < value <= most:
+        yield Finding("--seed", f"--seed {value}", f"1 to {most}", "Choose another seed")
+
+
+@hazard("tokenizer", absence=True)
 def tokenizer(settings: Settings) -> Iterator[Finding]:
     """A tokenizer has the files of its kind; pretrain_gpt.py takes GPT-2's when none is named.
 
@@ -105,18 +128,18 @@ def tokenizer(settings: Settings) -> Iterator[Finding]:
         yield Finding("--vocab-file", got, "a GPT-2 vocab.json", f"Write --tokenizer-type Llama2Tokenizer --tokenizer-model {vocabulary}")
 
 
-@hazard("tokenizer-missing", "warning")
+@hazard("tokenizer-missing", "warning", absence=True)
 def tokenizer_missing(settings: Settings) -> Iterator[Finding]:
     """Without --tokenizer-type pretrain_gpt.py takes GPT-2's, whatever the model is.
 
     Example: a LLaMA command that names none trains on 50,257 ids.
     """
-    if settings["tokenizer_type"] is None:
+    if settings["tokenizer_type"] is None and not settings.has("tokenizer_type"):
         want = "GPT2BPETokenizer is taken" + (f" for a vocabulary of {settings['vocab_size']}" if settings["vocab_size"] else "")
         yield Finding("--tokenizer-type", "no --tokenizer-type", want, "Give --tokenizer-type and its files")
 
 
-@hazard("vocabulary-files", "warning")
+@hazard("vocabulary-files", "warning", absence=True)
 def vocabulary_files(settings: Settings) -> Iterator[Finding]:
     """GPT-2's tokenizer reads a vocabulary and a merges file; without them it is fetched from the network on every node.
 
@@ -126,7 +149,7 @@ def vocabulary_files(settings: Settings) -> Iterator[Finding]:
         yield Finding("--tokenizer-type", "GPT2BPETokenizer without --vocab-file and --merge-file", "", "Give both")
 
 
-@hazard("data-source")
+@hazard("data-source", absence=True)
 def data_source(settings: Settings) -> Iterator[Finding]:
     """The text comes from one place.
 
@@ -155,7 +178,7 @@ def data_weights(settings: Settings) -> Iterator[Finding]:
         yield Finding("--data-path", got, "weight path weight path ...", "Give each path its weight")
 
 
-@hazard("split", "warning")
+@hazard("split", "warning", absence=True)
 def split(settings: Settings) -> Iterator[Finding]:
     """Without --split the share of validation and test data is the old default 969,30,1.
 
@@ -165,7 +188,7 @@ def split(settings: Settings) -> Iterator[Finding]:
         yield Finding("--split", "no --split: 969,30,1 is taken", "", "Say which shares train, for instance --split 99,1,0")
 
 
-@hazard("save-interval")
+@hazard("save-interval", absence=True)
 def save_interval(settings: Settings) -> Iterator[Finding]:
     """Where to save needs how often.
 
@@ -175,7 +198,7 @@ def save_interval(settings: Settings) -> Iterator[Finding]:
         yield Finding("--save", "--save without --save-interval", "", "Give --save-interval")
 
 
-@hazard("resume", "warning")
+@hazard("resume", "warning", absence=True)
 def resume(settings: Settings) -> Iterator[Finding]:
     """A run that saves also loads, from the same place: otherwise every restart begins from scratch.
 

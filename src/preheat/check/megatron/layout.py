@@ -211,7 +211,7 @@ def sequence_parallel_off(settings: Settings) -> Iterator[Finding]:
         yield Finding("--sequence-parallel", "--sequence-parallel on one tensor rank has no effect", "", "Remove it")
 
 
-@hazard("expert-sequence")
+@hazard("expert-sequence", absence=True)
 def expert_sequence(settings: Settings) -> Iterator[Finding]:
     """Experts under tensor parallelism need sequence parallelism: every tensor rank routes its own tokens.
 
@@ -222,7 +222,7 @@ def expert_sequence(settings: Settings) -> Iterator[Finding]:
         yield Finding("--num-experts", f"experts on {tensor} tensor ranks without --sequence-parallel", "", "Add --sequence-parallel")
 
 
-@hazard("overlap")
+@hazard("overlap", absence=True)
 def overlap(settings: Settings) -> Iterator[Finding]:
     """Overlapped communication needs what it overlaps with.
 
@@ -263,7 +263,7 @@ def fsdp(settings: Settings) -> Iterator[Finding]:
         yield Finding("--use-megatron-fsdp", "--use-megatron-fsdp with another checkpoint format", "", "Add --ckpt-format fsdp_dtensor")
 
 
-@hazard("offload")
+@hazard("offload", absence=True)
 def offload(settings: Settings) -> Iterator[Finding]:
     """An optimizer on the CPU goes through the precision-aware optimizer.
 
@@ -287,7 +287,7 @@ def tensor_node(settings: Settings) -> Iterator[Finding]:
         )
 
 
-@hazard("optimizer-unsharded", "warning")
+@hazard("optimizer-unsharded", "warning", absence=True)
 def optimizer_unsharded(settings: Settings) -> Iterator[Finding]:
     """Without the distributed optimizer every replica holds 12 bytes of optimizer state per parameter, instead of 12 / replicas.
 
@@ -311,7 +311,10 @@ def replicas(settings: Settings) -> Iterator[Finding]:
     experts = expert_tensor(settings) * size(settings, "expert_model_parallel_size") * size(settings, "pipeline_model_parallel_size")
     if settings.gpus % dense or (settings["num_experts"] and settings.gpus % experts):
         return
-    got = f"{settings.gpus // dense} replicas on {settings.gpus} GPUs"
+    count = settings.gpus // dense
+    got = f"{count} replica{'s' if count > 1 else ''} on {settings.gpus} GPUs"
     got += f", and {settings.gpus // experts} of the experts" if settings["num_experts"] else ""
-    micro_batches = full_batch(settings) // (size(settings, "micro_batch_size") * (settings.gpus // dense))
-    yield Finding("--micro-batch-size", f"{got}; {micro_batches} micro-batches a step")
+    micro_batches, rest = divmod(full_batch(settings), size(settings, "micro_batch_size") * count)
+    if not rest:
+        got += f"; {micro_batches} micro-batch{'es' if micro_batches > 1 else ''} a step"
+    yield Finding("--micro-batch-size", got)

@@ -19,7 +19,7 @@ ASSUMED_VOCABULARY = 32_000
 """For counting parameters where a command names no vocabulary."""
 
 
-@hazard("gqa-missing")
+@hazard("gqa-missing", absence=True)
 def gqa_missing(settings: Settings) -> Iterator[Finding]:
     """--num-query-groups only counts with --group-query-attention; without it every head has its own keys and values.
 
@@ -80,6 +80,19 @@ def activation(settings: Settings) -> Iterator[Finding]:
         yield Finding("--squared-relu", got, "the kernel knows GELU and SwiGLU", "Add --disable-bias-linear or --no-bias-gelu-fusion")
 
 
+@hazard("document-mask", "warning")
+def document_mask(settings: Settings) -> Iterator[Finding]:
+    """Attention in Megatron-LM is causal whatever the mask, but for its own unfused kernel: the documents of a sample see each other.
+
+    Megatron-LM says nothing. Example: --reset-attention-mask with the default --transformer-impl; --reset-position-ids moves learned
+    positions only. Source: layer specifications of megatron-core; NVIDIA/Megatron-LM issue 415.
+    """
+    heeded = settings["transformer_impl"] == "local" and not settings["masked_softmax_fusion"]
+    if settings["reset_attention_mask"] and not heeded:
+        fix = "Add --transformer-impl local --no-masked-softmax-fusion (slow), or remove it"
+        yield Finding("--reset-attention-mask", "--reset-attention-mask has no effect here", "attention is causal whatever the mask", fix)
+
+
 @hazard("prediction-positions")
 def prediction_positions(settings: Settings) -> Iterator[Finding]:
     """Multi-token prediction knows rotary positions and none.
@@ -104,7 +117,7 @@ def latent_rotary(settings: Settings) -> Iterator[Finding]:
         yield Finding("--rope-type", "--rope-type rope with the fused rotary kernel", "yarn", "Add --no-rope-fusion")
 
 
-@hazard("latent-width", "warning")
+@hazard("latent-width", "warning", absence=True)
 def latent_width(settings: Settings) -> Iterator[Finding]:
     """The latent of keys and values is 32 wide by default, which is for tests.
 
@@ -129,7 +142,7 @@ def qk_scaling(settings: Settings) -> Iterator[Finding]:
         yield Finding(flag, f"{flag} without NVTE_APPLY_QK_LAYER_SCALING=1", "it is for fp16", "Remove it")
 
 
-@hazard("default", "warning")
+@hazard("default", "warning", absence=True)
 def defaults(settings: Settings) -> Iterator[Finding]:
     """Defaults of Megatron-LM that are those of GPT-2 and not of the models trained today: said aloud when they are in force.
 
@@ -164,7 +177,7 @@ def defaults(settings: Settings) -> Iterator[Finding]:
         yield Finding("--weight-decay", "no --weight-decay: 0.01 is taken", "pretraining has 0.1", "Add --weight-decay 0.1")
 
 
-@hazard("size", "note")
+@hazard("size", "note", absence=True)
 def model_size(settings: Settings) -> Iterator[Finding]:
     """What model the arguments make, so that it can be compared with the one that is named.
 

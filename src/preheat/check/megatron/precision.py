@@ -28,7 +28,7 @@ def formats(settings: Settings) -> Iterator[Finding]:
         yield Finding("--fp8-param-gather", "--fp8-param-gather without --fp8-format", "", "Add --fp8-format")
 
 
-@hazard("format-missing", "warning")
+@hazard("format-missing", "warning", absence=True)
 def missing(settings: Settings) -> Iterator[Finding]:
     """Without --bf16 weights and activations are 32-bit, also beside --fp8-format.
 
@@ -52,7 +52,7 @@ def history(settings: Settings) -> Iterator[Finding]:
                 yield Finding(flag, f"{flag} with --fp8-recipe {settings['fp8_recipe']} has no effect", "delayed", "Remove it")
 
 
-@hazard("recompute")
+@hazard("recompute", absence=True)
 def recompute(settings: Settings) -> Iterator[Finding]:
     """Full recomputation says how (uniform or block) and for how many layers; selective says neither.
 
@@ -85,3 +85,43 @@ def recompute_layers(settings: Settings) -> Iterator[Finding]:
         stage = max(1, layers // size(settings, "pipeline_model_parallel_size"))
         if count > stage:
             yield Finding("--recompute-num-layers", f"{count} layers", f"a stage has {stage}", f"Write --recompute-num-layers {stage}")
+
+
+@hazard("muon")
+def muon(settings: Settings) -> Iterator[Finding]:
+    """Muon goes without FSDP and in the older checkpoint formats; in core 0.17 its sharded form is --optimizer dist_muon.
+
+    Example: --optimizer muon --use-distributed-optimizer under 0.17. Since 0.18 that is how it is sharded.
+    """
+    name, flag = settings["optimizer"], "--optimizer"
+    if name not in ("muon", "dist_muon"):
+        return
+    if settings["use_torch_fsdp2"] or settings["use_megatron_fsdp"]:
+        yield Finding(flag, f"{flag} {name} with FSDP", "", "Use --use-distributed-optimizer")
+    if settings["ckpt_format"] not in ("torch", "torch_dist"):
+        yield Finding("--ckpt-format", f"--ckpt-format {settings['ckpt_format']} with {flag} {name}", "torch_dist", "Change it")
+    if not settings.since("0.18"):
+        if settings["use_distributed_optimizer"]:
+            yield Finding(flag, f"{flag} {name} with --use-distributed-optimizer under 0.17", "", f"Write {flag} dist_muon alone")
+        for other in ("overlap_grad_reduce", "overlap_param_gather"):
+            if name == "muon" and settings[other]:
+                yield Finding(flag, f"{flag} muon with --{other.replace('_', '-')} under 0.17", "", f"Write {flag} dist_muon")
+
+
+@hazard("state-precision")
+def state_precision(settings: Settings) -> Iterator[Finding]:
+    """Moments in fewer bits belong to the precision-aware optimizer, which is Adam with the distributed optimizer.
+
+    Megatron-LM's validation lets it through; building the optimizer fails. Example: --exp-avg-dtype bf16 alone.
+    """
+    flag = "--use-precision-aware-optimizer"
+    kept = [name for name in ("exp_avg_dtype", "exp_avg_sq_dtype", "main_params_dtype", "main_grads_dtype") if settings[name] != "fp32"]
+    if not settings["use_precision_aware_optimizer"]:
+        for name in kept:
+            own = "--" + name.replace("_", "-")
+            yield Finding(own, f"{own} {settings[name]} without {flag}", "", f"Add {flag}")
+        return
+    if settings["optimizer"] != "adam":
+        yield Finding(flag, f"{flag} with --optimizer {settings['optimizer']}", "adam", "Remove one")
+    if not settings["use_distributed_optimizer"]:
+        yield Finding(flag, f"{flag} without --use-distributed-optimizer", "", "Add --use-distributed-optimizer")

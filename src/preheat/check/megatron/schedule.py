@@ -16,7 +16,7 @@ _MOST_TOKENS = 10**15
 """A quadrillion: some sixty times the largest published run."""
 
 
-@hazard("length")
+@hazard("length", absence=True)
 def length(settings: Settings) -> Iterator[Finding]:
     """The run has a length: --train-samples or --train-iters.
 
@@ -93,7 +93,7 @@ def decay_end(settings: Settings) -> Iterator[Finding]:
             yield Finding(flag, f"the decay ends at {end:_} {unit}", f"the run ends at {whole:_}", "Make them agree")
 
 
-@hazard("wsd")
+@hazard("wsd", absence=True)
 def wsd(settings: Settings) -> Iterator[Finding]:
     """Warm-up, stable, decay needs the length of its decay; with another style that length has no effect.
 

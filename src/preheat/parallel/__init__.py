@@ -1,0 +1,5 @@
+"""A model over many ranks: tensor, sequence, pipeline, context, expert and data parallelism, applied to plain modules from outside."""
+
+from preheat.parallel.engine import Engine, Objective
+
+__all__ = ["Engine", "Objective"]

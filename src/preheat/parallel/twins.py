@@ -1,0 +1,47 @@
+"""The embedding that the first and the last piece of a pipeline both hold, where the head or multi-token prediction reads it too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from preheat.arithmetic import meshes
+from preheat.parallel.pipeline import Piece
+from preheat.recipe import Parallel
+
+
+class Twins:
+    """Both copies get the sum of both gradients, and so stay equal to the last bit."""
+
+    def __init__(self, pieces: Sequence[Piece], parallel: Parallel) -> None:
+        first = [piece.transformer.embedding.weight for piece in pieces if piece.transformer.chunk.first]
+        last = [piece.transformer.embedding.weight for piece in pieces if piece.transformer.chunk.last and piece.transformer.embedding]
+        self.copies: list[nn.Parameter] = first + last
+        self.seconds: list[nn.Parameter] = last
+        """Those that a norm over the whole model must not count again."""
+        self.group: dist.ProcessGroup | None = None
+        if len(self.copies) == 2 or parallel.pipeline == 1:  # a V-shaped schedule has both ends on one rank
+            return
+        dense, _ = meshes(parallel, dist.get_world_size())
+        for line in dense.groups("pipeline"):
+            group = dist.new_group([line[0], line[-1]])
+            if dist.get_rank() in (line[0], line[-1]):
+                self.group = group
+
+    @torch.no_grad()
+    def sum_gradients(self) -> None:
+        """Add the gradients of the copies, after the backward pass."""
+        own = [_local(copy.grad) for copy in self.copies if copy.grad is not None]
+        if len(own) == 2:
+            own[0] += own[1]
+            own[1].copy_(own[0])
+        elif own and self.group is not None:
+            dist.all_reduce(own[0], group=self.group)
+
+
+def _local(tensor: Tensor) -> Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
