@@ -57,10 +57,15 @@ def test_a_recipe_that_is_wrong_is_shown_as_such(capsys: pytest.CaptureFixture[s
     assert "do not rely" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("setting", ["model.layers=1_000_000_007", "parallel.pipeline=1_000_000_007", "model.experts.count=1_000_000_007"])
+@pytest.mark.parametrize(
+    "setting",
+    ["model.layers=1_000_000_007", "parallel.pipeline=1_000_000_007", "model.experts.count=1_000_000_007", "model.head_dim=1_000_000_007"],
+)
 def test_sizes_beyond_all_measure_are_not_listed(setting: str) -> None:
     with pytest.raises(PreheatError, match=r"run\.bounds"):
         show.run("mixtral-8x7b", [setting], None, True)
+    with pytest.raises(PreheatError, match=r"run\.bounds"):
+        timeline.run("mixtral-8x7b", None, [setting], True)
 
 
 def test_total_and_active_parameters_are_shown(capsys: pytest.CaptureFixture[str]) -> None:

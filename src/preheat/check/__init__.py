@@ -13,9 +13,9 @@ from preheat.check import schedule as _schedule
 from preheat.check.gpus import GPUS, Gpus
 from preheat.check.machine import Machine
 from preheat.check.reading import READING
-from preheat.check.registry import RULES, Finding, Rule, check, rule
+from preheat.check.registry import RULES, Finding, Rule, check, refuse_absurd, rule
 from preheat.check.subject import Subject
 
-__all__ = ["GPUS", "READING", "RULES", "Finding", "Gpus", "Machine", "Rule", "Subject", "check", "rule"]
+__all__ = ["GPUS", "READING", "RULES", "Finding", "Gpus", "Machine", "Rule", "Subject", "check", "refuse_absurd", "rule"]
 
 del _batch, _bounds, _data, _experts, _launch, _layout, _memory, _model, _precision, _schedule

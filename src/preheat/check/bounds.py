@@ -12,8 +12,11 @@ from preheat.units import Quantity
 
 LIMITS = {
     "layers": 2_000,
+    "hidden": 1_000_000,
     "heads": 100_000,
     "kv_heads": 100_000,
+    "head_dim": 100_000,
+    "qk_rope_head_dim": 100_000,
     "count": 100_000,
     "pipeline": 256,
     "virtual_pipeline": 64,

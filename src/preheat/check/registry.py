@@ -11,7 +11,7 @@ from preheat.check.gpus import Gpus
 from preheat.check.machine import Machine
 from preheat.check.subject import Subject
 from preheat.check.suppress import suppress
-from preheat.errors import Problem, Severity, Where, by_severity
+from preheat.errors import PreheatError, Problem, Severity, Where, by_severity
 from preheat.recipe import Loaded
 
 
@@ -75,6 +75,17 @@ def rule(name: str, severity: Severity = "error", arguable: bool = False) -> Cal
         return check
 
     return register
+
+
+def refuse_absurd(loaded: Loaded) -> None:
+    """For whoever counts without judging first.
+
+    Raises:
+        PreheatError: `run.bounds` finds a size beyond all measure.
+    """
+    problems = RULES["run.bounds"].problems(Subject(loaded, None, Machine()), loaded.where)
+    if problems:
+        raise PreheatError(*problems)
 
 
 def check(loaded: Loaded, gpus: Gpus | None = None, machine: Machine | None = None) -> list[Problem]:

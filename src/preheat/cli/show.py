@@ -20,10 +20,10 @@ from preheat.arithmetic import (
     rank_states,
     smallest_world,
 )
-from preheat.check import Gpus, check
+from preheat.check import Gpus, check, refuse_absurd
 from preheat.cli.options import AsJson, RecipeName, Sets
 from preheat.cli.output import print_json, table
-from preheat.errors import PreheatError, refuse
+from preheat.errors import refuse
 from preheat.recipe import Loaded, Recipe, load
 from preheat.units import rounded
 
@@ -36,11 +36,9 @@ def run(recipe: RecipeName, sets: Sets = None, gpus: GpusOption = None, as_json:
     """Show a recipe with the origin and the source note of each value."""
     loaded = load(recipe, tuple(sets or ()))
     where = Gpus.parse(gpus) if gpus is not None else None
-    problems = check(loaded, where)
-    if any(problem.rule == "run.bounds" for problem in problems):
-        raise PreheatError(*problems)  # a list of 10^12 layers is no answer
+    refuse_absurd(loaded)  # a list of 10^12 layers is no answer
     derived = _derived(loaded.recipe, where.count if where else None)
-    errors = sum(problem.severity == "error" for problem in problems)
+    errors = sum(problem.severity == "error" for problem in check(loaded, where))
     values = loaded.recipe.model_dump(mode="json")
     if as_json:
         origins = {key: asdict(origin) for key, origin in loaded.origins.items()}

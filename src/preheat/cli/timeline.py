@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from preheat.arithmetic import Segment, Timeline, attention_factor, rotary_frequencies, stage_parallel
+from preheat.check import refuse_absurd
 from preheat.cli.options import AsJson, RecipeName, Sets
 from preheat.cli.output import print_json, table
 from preheat.errors import refuse
@@ -23,6 +24,7 @@ At = Annotated[
 def run(recipe: RecipeName, at: At = None, sets: Sets = None, as_json: AsJson = False) -> None:
     """Show clock, learning rate, batch, stage and mixture at a moment, or the whole run."""
     loaded = load(recipe, tuple(sets or ()))
+    refuse_absurd(loaded)
     try:
         timeline = Timeline(loaded.recipe)
         if at is not None:
