@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from preheat.arithmetic import Rope
 from preheat.errors import PreheatError, RunFailed
-from preheat.evaluate import held_out
+from preheat.evaluate import held_out, scorer
 from preheat.evaluate.held_out import TOKENS_AT_ONCE
 from preheat.model import Transformer, build
 from preheat.recipe import Model
@@ -40,7 +40,7 @@ def test_every_token_but_the_first_is_scored_once_from_its_window(length: int, s
         with torch.no_grad():
             logits = transformer.logits(transformer(torch.from_numpy(scored[window:position].astype(np.int64))[None]))[0, -1]
         nats -= float(logits.double().log_softmax(-1)[int(scored[position])])
-    score = held_out(transformer, {"web": ids}, BYTES, seq_len=seq_len, max_tokens=limit)["web"]
+    score = held_out(scorer(transformer), {"web": ids}, BYTES, seq_len=seq_len, max_tokens=limit)["web"]
     assert score.nats == pytest.approx(nats, rel=1e-5)
     assert score.tokens == len(scored) - 1
     assert score.bytes == sum(int(token) % 5 for token in scored[1:])
@@ -50,9 +50,9 @@ def test_every_token_but_the_first_is_scored_once_from_its_window(length: int, s
 
 def test_many_windows_are_split_over_passes_without_a_seam(transformer: Transformer) -> None:
     ids = text(TOKENS_AT_ONCE + 200)
-    whole = held_out(transformer, {"web": ids}, BYTES, seq_len=64)["web"]
+    whole = held_out(scorer(transformer), {"web": ids}, BYTES, seq_len=64)["web"]
     cut = 64 * 100
-    parts = [held_out(transformer, {"web": part}, BYTES, seq_len=64)["web"] for part in (ids[: cut + 1], ids[cut:])]
+    parts = [held_out(scorer(transformer), {"web": part}, BYTES, seq_len=64)["web"] for part in (ids[: cut + 1], ids[cut:])]
     assert whole.tokens == sum(part.tokens for part in parts) == len(ids) - 1
     assert whole.nats == pytest.approx(sum(part.nats for part in parts), rel=1e-6)
 
@@ -62,15 +62,15 @@ def test_bits_per_byte_of_a_model_that_guesses() -> None:
     transformer = build(MODEL, seed=0)
     with torch.no_grad():
         transformer.embedding.weight.zero_()
-    score = held_out(transformer, {"web": text(40)}, np.full(260, 2), seq_len=16)["web"]
+    score = held_out(scorer(transformer), {"web": text(40)}, np.full(260, 2), seq_len=16)["web"]
     assert score.bits_per_byte == pytest.approx(math.log2(260) / 2)
 
 
 def test_sources_are_scored_apart_and_the_rope_base_matters(transformer: Transformer) -> None:
     texts = {"web": text(40), "code": text(50)}
-    together = held_out(transformer, texts, BYTES, seq_len=16)
-    assert together["code"] == held_out(transformer, {"code": texts["code"]}, BYTES, seq_len=16)["code"]
-    assert together["web"].loss != held_out(transformer, texts, BYTES, seq_len=16, rope=Rope(50.0))["web"].loss
+    together = held_out(scorer(transformer), texts, BYTES, seq_len=16)
+    assert together["code"] == held_out(scorer(transformer), {"code": texts["code"]}, BYTES, seq_len=16)["code"]
+    assert together["web"].loss != held_out(scorer(transformer, Rope(50.0)), texts, BYTES, seq_len=16)["web"].loss
     assert transformer.training
 
 
@@ -86,7 +86,7 @@ def test_sources_are_scored_apart_and_the_rope_base_matters(transformer: Transfo
 )
 def test_texts_without_a_score_are_refused(transformer: Transformer, ids: list[int], limit: int | None, message: str) -> None:
     with pytest.raises(PreheatError, match=message):
-        held_out(transformer, {"web": np.array(ids, np.int64)}, BYTES, seq_len=16, max_tokens=limit)
+        held_out(scorer(transformer), {"web": np.array(ids, np.int64)}, BYTES, seq_len=16, max_tokens=limit)
 
 
 def test_a_loss_that_is_not_finite_is_said_to_be_so() -> None:
@@ -94,5 +94,5 @@ def test_a_loss_that_is_not_finite_is_said_to_be_so() -> None:
     with torch.no_grad():
         transformer.norm.weight[0] = float("inf")
     with pytest.raises(RunFailed, match="the held-out loss of web is"):
-        held_out(transformer, {"web": text(40)}, BYTES, seq_len=16)
+        held_out(scorer(transformer), {"web": text(40)}, BYTES, seq_len=16)
     assert transformer.training

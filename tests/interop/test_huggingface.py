@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -278,10 +280,21 @@ def test_a_wrong_tensor_is_refused_and_nothing_is_left(fault: str, tmp_path: Pat
         ({"rope_parameters": {"rope_type": "longrope"}, "rope_scaling": "absent"}, "default, llama3 or yarn"),
         ({"rope_parameters": "absent", "rope_scaling": {"type": "linear", "factor": 2.0}}, "default, llama3 or yarn"),
         ({"rope_parameters": "absent", "rope_scaling": {"rope_type": "yarn", "factor": "4"}}, "rope_scaling"),
-        ({"rope_parameters": [], "rope_theta": "absent", "rope_scaling": ["yarn"]}, "a table of rotary parameters"),
+        ({"rope_parameters": [], "rope_theta": "absent", "rope_scaling": ["yarn"]}, "a table"),
         ({"mlp_bias": True}, "mlp_bias"),
         ({"tie_word_embeddings": "yes"}, "true or false"),
         ({"vocab_size": 10}, "vocab_size"),
+        ({"num_hidden_layers": 10**9}, "the files hold 21 tensors"),
+        ({"hidden_size": 10**11, "head_dim": "absent"}, "a width of 100_000_000_000"),
+        ({"head_dim": 10**9}, "a width of 4_000_000_000"),
+        ({"num_attention_heads": 10**9}, "wants a divisor of hidden = 32"),
+        ({"num_key_value_heads": 3}, "4 query heads over 3"),
+        ({"head_dim": 7}, "7 is odd"),
+        ({"attention_dropout": "none"}, "not negative"),
+        ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 500_000.0, "factor": 8.0}}, "low_freq_factor"),
+        ({"rope_parameters": {"full_attention": {"rope_theta": 1e6}}, "rope_theta": "absent"}, "no full_attention"),
+        ({"rope_parameters": {"rope_theta": 500_000.0, "partial_rotary_factor": 0.5}}, "no partial_rotary_factor"),
+        ({"rope_parameters": {"rope_theta": "big"}, "rope_theta": "absent"}, "a number above 1"),
     ],
 )
 def test_a_wrong_configuration_is_refused_by_key(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
@@ -290,6 +303,36 @@ def test_a_wrong_configuration_is_refused_by_key(changes: dict[str, Any], words:
     with pytest.raises(PreheatError) as caught:
         open_folder(tmp_path / "out")
     assert words in str(caught.value)
+
+
+NEMOTRON = Model(
+    layers=1, hidden=80, heads=4, ffn_hidden=48, vocab_size=300, activation="squared_relu", norm="layernorm1p", rope_theta=10_000.0,
+    rotary_fraction=0.5, tied_embeddings=False,
+)  # fmt: skip
+YARN = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, "original_max_position_embeddings": 64, "partial_rotary_factor": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"rope_parameters": YARN, "rope_scaling": "absent"}, "scales the turned dims only"),
+        ({"rope_parameters": {"rope_theta": 10_000.0, "partial_rotary_factor": 0.25}, "partial_rotary_factor": 0.25}, "these are 5"),
+        ({"partial_rotary_factor": 0.25}, "rope_parameters has 0.5"),
+    ],
+)
+def test_what_the_class_computes_otherwise_is_refused_coming_in(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
+    _export(NEMOTRON, tmp_path / "out")
+    _config(tmp_path / "out", **changes)
+    with _refused("import.config", words):
+        open_folder(tmp_path / "out")
+
+
+def test_a_config_that_is_none_is_refused(tmp_path: Path) -> None:
+    _export(LLAMA, tmp_path / "out")
+    for text in ("[" * 100_000, "[]", "{", '"x"', " " * 1_000_001):
+        (tmp_path / "out" / "config.json").write_text(text)
+        with _refused("import.config"):
+            open_folder(tmp_path / "out")
 
 
 def test_what_is_not_read_is_said(tmp_path: Path) -> None:
@@ -354,6 +397,58 @@ def test_a_pickle_needs_the_flag_and_runs_no_code(tmp_path: Path) -> None:
     with _refused("import.pickle", "restricted reader"):
         import_huggingface(folder, tmp_path / "again", allow_pickle=True)
     assert not (tmp_path / "evil").exists()
+
+
+def test_the_card_says_what_was_trained_on_what() -> None:
+    from preheat.interop.huggingface.card import Provenance, Sourced, model_card
+
+    recipe = load("tiny").recipe
+    evaluation = {"held_out": {"prose": {"bits_per_byte": 1.5625}}, "choices": {"next": {"accuracy": 0.5, "chance": 0.25}}}
+    sources = [Sourced("prose", "public domain", 1_234_567), Sourced("mine", "", 5)]
+    provenance = Provenance(recipe.model_dump(mode="json"), 2_500_096, 3_000, False, sources, evaluation)
+    card = model_card(recipe.model, "LlamaForCausalLM", Rope(40_000.0), 512, provenance)
+    for words in (
+        "2,078,016 parameters",
+        "2,500,096 tokens",
+        "not complete",
+        "| prose | 1,234,567 | public domain |",
+        "| mine | 5 | not stated |",
+    ):
+        assert words in card
+    for words in ("rotary base 40,000", "512 tokens", "1.5625", "chance 0.25", 'name = "tiny"', "[[stage]]"):
+        assert words in card
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, str]:
+    """A folder of each family here, with its configuration."""
+    place = tmp_path_factory.mktemp("folders")
+    for name, model in {"llama": LLAMA, "deepseek": DEEPSEEK, "nemotron": NEMOTRON}.items():
+        _export(model, place / name)
+    return {folder: (folder / "config.json").read_text() for folder in place.iterdir()}
+
+
+WRONG = st.one_of(
+    *(
+        st.sampled_from(values)
+        for values in ([None, True, False, 0, -1, 1, 2, 3, 7, 10**9, 10**30], [1.5, float("nan"), float("inf"), "", "x"])
+    ),
+    st.sampled_from([[], {}, [1], {"a": 1}, {"rope_type": "yarn"}, {"rope_type": "llama3", "factor": None}, {"rope_theta": None}]),
+)
+
+
+@settings(max_examples=200, deadline=5_000)
+@given(st.data())
+def test_no_configuration_ends_in_anything_but_a_model_or_a_refusal(folders: dict[Path, str], data: st.DataObject) -> None:
+    folder, text = data.draw(st.sampled_from(sorted(folders.items())))
+    values = json.loads(text)
+    values[data.draw(st.sampled_from([*values, "sliding_window", "num_mtp_layers", "partial_rotary_factor"]))] = data.draw(WRONG)
+    (folder / "config.json").write_text(json.dumps(values))
+    try:
+        transformer, _ = load_folder(folder)
+    except PreheatError:
+        return
+    assert _logits(transformer, [1, 2, 3]).isfinite().all()
 
 
 # DeepSeek's prediction layers

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from preheat.cli import main
+from preheat.cli.app import run as program
 
 RECIPE = """
 name = "mini"
@@ -82,7 +82,7 @@ def preheat(*arguments: str | Path, code: int = 0) -> Done:
     with redirect_stdout(out), redirect_stderr(err), pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["preheat", *map(str, arguments)])
         with pytest.raises(SystemExit) as ended:
-            main()
+            program()
     assert (ended.value.code or 0) == code, f"exit code {ended.value.code}\n{out.getvalue()}\n{err.getvalue()}"
     return Done(out.getvalue(), err.getvalue())
 

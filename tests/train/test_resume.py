@@ -30,7 +30,7 @@ def weights(run: Path) -> dict[str, bytes]:
     newest, damaged = checkpoint.newest(run / "checkpoints")
     assert newest is not None
     assert not damaged
-    return {name: (newest.path / name).read_bytes() for name in ("model.safetensors", "optimizer.safetensors")}
+    return {name: (newest.path / name).read_bytes() for name in ("rank-00000.safetensors",)}
 
 
 def assert_same(run: Path, whole: Path) -> None:
@@ -133,7 +133,7 @@ def test_sigterm_saves_the_last_finished_step(mini: tuple[Path, Path], undisturb
 def test_a_damaged_checkpoint_is_named_and_passed_over(mini: tuple[Path, Path], undisturbed: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(undisturbed, run)
-    broken = run / "checkpoints" / "step-00000060" / "model.safetensors"
+    broken = run / "checkpoints" / "step-00000060" / "rank-00000.safetensors"
     content = bytearray(broken.read_bytes())
     content[-1] ^= 1
     broken.write_bytes(content)

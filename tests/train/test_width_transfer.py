@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,6 +12,14 @@ from torch import Tensor
 from preheat.model import build
 from preheat.recipe import Model, Optimizer, WidthTransfer
 from preheat.train.optimizer import build_optimizer, set_rate
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def size(x: Tensor) -> float:
@@ -65,7 +74,7 @@ def changes(width: int, mup: WidthTransfer | None, kind: str, tied: bool) -> dic
 @pytest.mark.parametrize(
     ("kind", "tied", "widths"),
     # Muon's products in bf16 take long on a CPU.
-    [("adamw", False, (64, 128, 256, 512)), ("adamw", True, (64, 512)), ("muon", False, (64, 256)), ("muon", True, (64, 128))],
+    [("adamw", False, (64, 128, 256, 512)), ("adamw", True, (64, 512)), ("muon", False, (64, 256))],
 )
 def test_with_it_steps_are_as_large_at_every_width_and_without_they_grow(kind: str, tied: bool, widths: tuple[int, ...]) -> None:
     mup = WidthTransfer(base_hidden=64, base_head_dim=16)

@@ -44,6 +44,7 @@ def run(run: RunPath, data: DataPath = None, task: Tasks = None, as_json: AsJson
             questions=_questions(trained, tokenizer, task or []),
             seq_len=segment.seq_len,
             rope=segment.rope,
+            eod=tokenizer.eod if trained.recipe.batch.mask_documents else None,
         )
         samples = sample_texts(
             trained.model,

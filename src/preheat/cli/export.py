@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +15,7 @@ from preheat.interop import export_megatron, export_torchtitan
 from preheat.recipe import Recipe, load
 
 if TYPE_CHECKING:
+    from preheat.interop.huggingface import Provenance
     from preheat.train import Trained
 
 app = typer.Typer(help="Write a recipe or a trained model for another program.", no_args_is_help=True)
@@ -87,7 +88,7 @@ def hf(run: RunPath, out: Folder, dtype: Dtype = None, data: DataPath = None, as
     print(f"{out}: {exported.architecture}, {exported.parameters:_} parameters in {exported.dtype}, read back and equal to the bit")
 
 
-def _provenance(trained: Trained) -> Any:
+def _provenance(trained: Trained) -> Provenance:
     from preheat.interop.huggingface import Provenance, Sourced
     from preheat.train import read_json
 

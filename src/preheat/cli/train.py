@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from preheat.arithmetic import smallest_world
 from preheat.check import check
 from preheat.cli.options import AsJson, DataPath, RecipeName, Sets, data_folder
 from preheat.cli.output import complain, print_json
@@ -16,19 +19,42 @@ from preheat.errors import PreheatError
 from preheat.recipe import Loaded, load
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from preheat.parallel import Engine
     from preheat.train import Evaluator, Trainer
 
+Processes = Annotated[int | None, typer.Option("--nproc", min=1, help="Processes on this machine [default: as many as the layout needs].")]
 RunOption = Annotated[Path | None, typer.Option("--run", metavar="FOLDER", help="The folder of the run [default: runs/NAME].")]
 
 
-def run(recipe: RecipeName, data: DataPath = None, run: RunOption = None, sets: Sets = None, as_json: AsJson = False) -> None:
-    """Train a recipe on prepared data. The same command continues an interrupted run."""
+def run(
+    recipe: RecipeName,
+    data: DataPath = None,
+    run: RunOption = None,
+    sets: Sets = None,
+    nproc: Processes = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train a recipe on prepared data. The same command continues an interrupted run, in whatever layout.
+
+    Under torchrun it is one of its processes; else it starts as many as the layout needs.
+    """
     loaded = load(recipe, tuple(sets or ()))
     problems = check(loaded)
     errors = [problem for problem in problems if problem.severity == "error"]
     if errors:
         raise PreheatError(*errors)
-    complain([problem for problem in problems if problem.severity == "warning"])
+    launched = "RANK" in os.environ
+    if os.environ.get("RANK", "0") == "0":
+        complain([problem for problem in problems if problem.severity == "warning"])
+    processes = nproc or smallest_world(loaded.recipe.parallel)
+    if processes > 1 and not launched:
+        from preheat.train.workers import start_workers
+
+        raise typer.Exit(start_workers([sys.executable, "-m", "preheat", *sys.argv[1:]], processes))
+    from preheat.train.ranks import is_first, leave
+
     stop = _StopSignal()
     trainer = _start(loaded, data_folder(data, loaded.recipe.name), run or Path("runs") / loaded.recipe.name, stop)
     try:
@@ -38,6 +64,12 @@ def run(recipe: RecipeName, data: DataPath = None, run: RunOption = None, sets: 
     finally:
         for sink in trainer.sinks:
             sink.close()
+    if is_first():
+        _report(trainer, complete, as_json)
+    leave(0 if complete else 1)
+
+
+def _report(trainer: Trainer, complete: bool, as_json: bool) -> None:
     last = _last_record(trainer)
     if as_json:
         print_json({"schema": "preheat.train/1", "complete": complete, "run": str(trainer.folder.path), **last})
@@ -46,14 +78,12 @@ def run(recipe: RecipeName, data: DataPath = None, run: RunOption = None, sets: 
         print(f"{place}: complete after {trainer.done:_} steps, loss {last['loss']:.4f}. Next: preheat evaluate {place}")
     else:
         print(f"{trainer.folder.path}: stopped and saved after step {trainer.done:_}; the same command continues")
-    raise typer.Exit(0 if complete else 1)
 
 
 def _start(loaded: Loaded, data: Path, folder: Path, stop: _StopSignal) -> Trainer:
     from preheat.arithmetic import Step, Timeline
     from preheat.data import Manifest, Tokenizer, held_out_tokens
     from preheat.evaluate import held_out, score_record
-    from preheat.model import Transformer
     from preheat.monitor import Console, JsonLines, SpikeDetector, read_lines
     from preheat.monitor.tensorboard import TensorBoard
     from preheat.train import Device, Judge, Record, RunFolder, Sink, start
@@ -72,10 +102,15 @@ def _start(loaded: Loaded, data: Path, folder: Path, stop: _StopSignal) -> Train
     def evaluator(manifest: Manifest, device: Device) -> Evaluator:
         texts, token_bytes = held_out_tokens(manifest, data), Tokenizer.load(data).byte_lengths()
 
-        def measure(model: Transformer, step: Step) -> Record:
+        def measure(engine: Engine, step: Step) -> Record:
             segment, most = step.segment, loaded.recipe.evaluation.held_out_tokens
-            with device.autocast():
-                scores = held_out(model, texts, token_bytes, seq_len=segment.seq_len, rope=segment.rope, max_tokens=most)
+            eod = manifest.tokenizer.eod if loaded.recipe.batch.mask_documents else None
+
+            def nats(inputs_BT: Tensor, labels_BT: Tensor) -> float:
+                place = device.torch_device
+                return engine.score(inputs_BT.to(place), labels_BT.to(place), segment.rope, eod)
+
+            scores = held_out(nats, texts, token_bytes, seq_len=segment.seq_len, max_tokens=most)
             return {source: score_record(score) for source, score in scores.items()}
 
         return measure

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from preheat.arithmetic import Rope
 from preheat.evaluate.baselines import baselines
 from preheat.evaluate.choices import ChoiceScore, Question, score_questions
-from preheat.evaluate.held_out import held_out
+from preheat.evaluate.held_out import held_out, scorer
 from preheat.evaluate.score import Ids, Score
 from preheat.model import Transformer, generate
 
@@ -30,6 +30,7 @@ def evaluate(
     questions: Mapping[str, Sequence[Question]],
     seq_len: int,
     rope: Rope | None,
+    eod: int | None = None,
 ) -> dict[str, Any]:
     """Score a model.
 
@@ -39,8 +40,9 @@ def evaluate(
         training: the tokens that the baselines learn from: those that the run consumed.
         questions: task -> its questions; a task without any is left out.
         seq_len: tokens of context.
+        eod: the end-of-document token, where the model was trained to see only a token's own document.
     """
-    scores = held_out(model, texts, token_bytes, seq_len=seq_len, rope=rope)
+    scores = held_out(scorer(model, rope, eod), texts, token_bytes, seq_len=seq_len)
     beside = baselines(training, texts, token_bytes)
     overall = _sum(scores.values())
     return {

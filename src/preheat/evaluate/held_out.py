@@ -2,27 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from preheat.arithmetic import Rope
 from preheat.evaluate.score import Ids, Score, beginning, refuse_texts, score
-from preheat.model import Transformer, inference
+from preheat.model import Transformer, documents, inference
 
 TOKENS_AT_ONCE = 16_384
 """Tokens of one forward pass."""
 
 
+Scorer = Callable[[Tensor, Tensor], float]
+"""(inputs, labels), both rows x width token ids -> the sum of -ln p of the labels."""
+
+
+def scorer(model: Transformer, rope: Rope | None = None, eod: int | None = None) -> Scorer:
+    """That of a model in one process, under the autocast of the caller.
+
+    Args:
+        rope: rotary positions in place of the model's own.
+        eod: the end-of-document token, where a token sees only its own document.
+    """
+
+    def nats(inputs_BT: Tensor, labels_BT: Tensor) -> float:
+        device = model.output_weight.device
+        inputs_BT = inputs_BT.to(device)
+        seen = documents(inputs_BT, eod) if eod is not None else None
+        with inference(model):
+            losses = model(inputs_BT, labels_BT.to(device), rope=rope, documents_BT=seen)
+        return float(losses.cross_entropy.item())
+
+    return nats
+
+
 def held_out(
-    model: Transformer,
+    nats: Scorer,
     texts: Mapping[str, Ids],
     token_bytes: npt.NDArray[np.integer],
     *,
     seq_len: int,
-    rope: Rope | None = None,
     max_tokens: int | None = None,
 ) -> dict[str, Score]:
     """Score the held-out text of each source.
@@ -32,10 +55,10 @@ def held_out(
     window sees one. Contexts run over the end-of-document token into the document before, as they do in training.
 
     Args:
+        nats: scores rows of tokens; see `scorer`.
         texts: source -> token ids of its held-out documents, one after the other, each ended by the end-of-document token.
         token_bytes: for each token id, how many bytes it stands for; 0 for the end-of-document token.
         seq_len: tokens of a window.
-        rope: rotary positions in place of the model's own.
         max_tokens: score only so many tokens from the beginning of each text.
 
     Raises:
@@ -43,15 +66,14 @@ def held_out(
         RunFailed: a loss is not finite.
     """
     refuse_texts(texts, token_bytes, max_tokens)
-    with inference(model):
-        scores = {}
-        for source, ids in texts.items():
-            read = beginning(ids, max_tokens)
-            scores[source] = score(source, _nats(model, read, seq_len, rope), read, token_bytes)
+    scores = {}
+    for source, ids in texts.items():
+        read = beginning(ids, max_tokens)
+        scores[source] = score(source, _all_nats(nats, read, seq_len), read, token_bytes)
     return scores
 
 
-def _nats(model: Transformer, ids: Ids, seq_len: int, rope: Rope | None) -> float:
+def _all_nats(nats: Scorer, ids: Ids, seq_len: int) -> float:
     """The sum of -ln p over `ids[1:]`, added up in fp64."""
     windows, rest = divmod(len(ids) - 1, seq_len)
     rows = max(1, TOKENS_AT_ONCE // seq_len)
@@ -60,6 +82,6 @@ def _nats(model: Transformer, ids: Ids, seq_len: int, rope: Rope | None) -> floa
         spans.append((windows * seq_len, len(ids) - 1, rest))
     total = 0.0
     for begin, end, width in spans:
-        span = torch.from_numpy(ids[begin : end + 1].astype(np.int64)).to(model.output_weight.device)
-        total += model(span[:-1].view(-1, width), span[1:].view(-1, width), rope=rope).cross_entropy.item()
+        span = torch.from_numpy(ids[begin : end + 1].astype(np.int64))
+        total += nats(span[:-1].view(-1, width), span[1:].view(-1, width))
     return total

@@ -55,8 +55,9 @@ def summed_cross_entropy(hidden_ND: Tensor, weight_VD: Tensor, labels_N: Tensor,
         return SummedLosses(*_SummedCrossEntropy.apply(hidden_ND, weight_VD, labels_N, z_loss))
     hidden_ND, weight_VD = autocast(hidden_ND), autocast(weight_VD)
     cross_entropy = z = torch.zeros((), dtype=torch.float32, device=hidden_ND.device)
+    room_2CV = _room(len(labels_N), weight_VD)
     for rows in row_chunks(len(labels_N), weight_VD):
-        chunk = _Chunk(hidden_ND[rows], weight_VD, labels_N[rows])
+        chunk = _Chunk(hidden_ND[rows], weight_VD, labels_N[rows], room_2CV)
         cross_entropy = cross_entropy + chunk.cross_entropy_C1.sum()
         z = z + z_loss * chunk.log_normaliser_C1.square().sum()
     return SummedLosses(cross_entropy + z, cross_entropy, z)
@@ -67,22 +68,27 @@ def token_cross_entropies(hidden_ND: Tensor, weight_VD: Tensor, labels_N: Tensor
     """-log softmax(hidden @ weight.T)[label] for each of N tokens in nats, fp32, without gradient; 0 where nothing is scored."""
     hidden_ND, weight_VD = autocast(hidden_ND), autocast(weight_VD)
     losses_N = torch.empty(len(labels_N), dtype=torch.float32, device=hidden_ND.device)
+    room_2CV = _room(len(labels_N), weight_VD)
     for rows in row_chunks(len(labels_N), weight_VD):
-        losses_N[rows] = _Chunk(hidden_ND[rows], weight_VD, labels_N[rows]).cross_entropy_C1[:, 0]
+        losses_N[rows] = _Chunk(hidden_ND[rows], weight_VD, labels_N[rows], room_2CV).cross_entropy_C1[:, 0]
     return losses_N
 
 
 class _Chunk:
-    """Logits of C rows after the softmax, and what both losses read of them."""
+    """Logits of C rows after the softmax, in the second half of the room until the next chunk, and what both losses read of them."""
 
-    def __init__(self, hidden_CD: Tensor, weight_VD: Tensor, labels_C: Tensor) -> None:
+    def __init__(self, hidden_CD: Tensor, weight_VD: Tensor, labels_C: Tensor, room_2CV: Tensor) -> None:
         self.scored_C1 = labels_C[:, None] >= 0
         self.labels_C1 = labels_C[:, None].clamp(min=0)
         # Replaced and not multiplied by 0: what is not a number stays so under any factor.
         self.hidden_CD = torch.where(self.scored_C1, hidden_CD, 0)
-        logits_CV = nn.functional.linear(self.hidden_CD, weight_VD).float()
+        logits_CV, self.log_softmax_CV = room_2CV[:, : len(labels_C)]
+        if weight_VD.dtype == logits_CV.dtype:
+            torch.mm(self.hidden_CD, weight_VD.T, out=logits_CV)
+        else:
+            logits_CV.copy_(self.hidden_CD @ weight_VD.T)
         logit_C1 = logits_CV.gather(1, self.labels_C1)
-        self.log_softmax_CV = logits_CV.log_softmax(dim=-1)
+        torch.log_softmax(logits_CV, dim=-1, out=self.log_softmax_CV)
         label_C1 = self.log_softmax_CV.gather(1, self.labels_C1)
         self.cross_entropy_C1 = torch.where(self.scored_C1, -label_C1, 0)
         self.log_normaliser_C1 = torch.where(self.scored_C1, logit_C1 - label_C1, 0)
@@ -106,8 +112,9 @@ class _SummedCrossEntropy(torch.autograd.Function):
         cross_entropy = torch.zeros((), dtype=torch.float32, device=hidden.device)
         z = torch.zeros_like(cross_entropy)
         hidden_grad_ND, weight_grad_VD = torch.empty_like(hidden_ND), torch.zeros_like(weight_VD)
+        room_2CV = _room(len(labels_N), weight)
         for rows in row_chunks(len(labels_N), weight):
-            chunk = _Chunk(hidden[rows], weight, labels_N[rows])
+            chunk = _Chunk(hidden[rows], weight, labels_N[rows], room_2CV)
             cross_entropy += chunk.cross_entropy_C1.sum()
             z += z_loss * chunk.log_normaliser_C1.square().sum()
             logits_grad_CV = chunk.logits_grad(z_loss).to(hidden.dtype)
@@ -130,6 +137,16 @@ class _SummedCrossEntropy(torch.autograd.Function):
 
 def row_chunks(rows: int, weight_VD: Tensor) -> Iterator[slice]:
     """Slices of so many rows that their logits fit what `LOGITS_AT_ONCE` says."""
-    size = max(ROWS_AT_LEAST, LOGITS_AT_ONCE.get(weight_VD.device.type, LOGITS_AT_ONCE_ELSEWHERE) // len(weight_VD))
+    size = _chunk_rows(weight_VD)
     for start in range(0, rows, size):
         yield slice(start, start + size)
+
+
+def _chunk_rows(weight_VD: Tensor) -> int:
+    return max(ROWS_AT_LEAST, LOGITS_AT_ONCE.get(weight_VD.device.type, LOGITS_AT_ONCE_ELSEWHERE) // len(weight_VD))
+
+
+def _room(rows: int, weight_VD: Tensor) -> Tensor:
+    """Memory for the logits of a chunk and for their softmax, used again by each: fresh memory costs a CPU more than what is done in it."""
+    size = min(rows, _chunk_rows(weight_VD))
+    return torch.empty(2, size, len(weight_VD), dtype=torch.float32, device=weight_VD.device)

@@ -125,6 +125,11 @@ class Transformer(nn.Module):
         return Losses(total, sums.cross_entropy, sums.z, balance.detach(), prediction.detach())
 
     @property
+    def every_block(self) -> list[Block]:
+        """Its layers, and after them those that predict further tokens."""
+        return [*self.blocks.values(), *(prediction.block for prediction in self.predictions.values())]
+
+    @property
     def output_weight(self) -> Tensor:
         """The V x D matrix that turns hidden states into logits."""
         table = self.head or self.embedding

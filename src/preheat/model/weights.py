@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from preheat.errors import refuse
+from preheat.errors import Problem, RunFailed, Where, refuse
 from preheat.recipe import Model
 
 SCHEMA = "preheat.weights/1"
@@ -102,6 +102,9 @@ def save_weights(
 
     Returns:
         What was written, by name.
+
+    Raises:
+        RunFailed: the disk is full or not writable.
     """
     shards = _plan(shapes, shard_bytes)
     files = [SINGLE] if len(shards) == 1 else [f"model-{n:05d}-of-{len(shards):05d}.safetensors" for n in range(1, len(shards) + 1)]
@@ -114,7 +117,11 @@ def save_weights(
             assert (name, tuple(tensor.shape), tensor.dtype) == (expected, shape, dtype), f"{name} is not the planned {expected}"
             content[name] = tensor.detach().cpu().contiguous()
             written[name] = Written(file, shape, str(dtype).removeprefix("torch."), tensor_sha256(content[name]))
-        save_file(content, folder / file, metadata={"format": "pt"})
+        try:
+            save_file(content, folder / file, metadata={"format": "pt"})
+        except (OSError, SafetensorError) as error:
+            problem = Problem("weights.write", f"{file} was not written: {error}", "", "Make room on the disk", Where(str(folder)))
+            raise RunFailed(problem) from error
     assert next(stream, None) is None, "more tensors than planned"
     if len(files) > 1:
         total = sum(_size(shape, dtype) for shape, dtype in shapes.values())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed._functional_collectives import all_gather_tensor_autograd, all_to_all_single_autograd
+from torch.distributed._functional_collectives import all_gather_single_autograd, all_to_all_single_autograd
 from torch.distributed.device_mesh import DeviceMesh
 
 from preheat.model import Transformer
@@ -32,7 +32,7 @@ def own_positions(length: int, ranks: int, rank: int) -> Tensor:
 
 def apply_context(transformer: Transformer, mesh: DeviceMesh, exchange: str) -> None:
     """Put the exchange of a recipe's `parallel.context_exchange` in the place of every block's inner attention."""
-    for block in (*transformer.blocks.values(), *(prediction.block for prediction in transformer.predictions.values())):
+    for block in transformer.every_block:
         block.attention.inner = EXCHANGES[exchange](mesh.get_group())
 
 
@@ -54,7 +54,7 @@ class GatherAttention(ContextAttention):
 
     def forward(self, q_BHTE: Tensor, k_BKTE: Tensor, v_BKTE: Tensor, sight: Sight, cache: None = None) -> Tensor:
         order = self.order(sight)
-        k_BKSE, v_BKSE = (all_gather_tensor_autograd(x.contiguous(), 2, self.group)[:, :, order] for x in (k_BKTE, v_BKTE))
+        k_BKSE, v_BKSE = (all_gather_single_autograd(x.contiguous(), 2, self.group)[:, :, order] for x in (k_BKTE, v_BKTE))
         whole = sight.seen
         if whole is None:
             own = sight.positions_T[:, None] >= torch.arange(sight.length, device=q_BHTE.device)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from preheat.arithmetic import Rope, pipeline_split
 from preheat.model import Balance, Losses, Transformer, documents, finish_step, init_weights, routers
 from preheat.model.experts import Experts
+from preheat.model.router import Router
 from preheat.parallel.bare import fill_own
 from preheat.parallel.context import apply_context, own_positions
 from preheat.parallel.experts import SummedCounts, apply_experts
@@ -19,7 +20,7 @@ from preheat.parallel.meshes import Meshes, build_meshes
 from preheat.parallel.norm import clip_gradients
 from preheat.parallel.pipeline import Batch, Piece, Pipeline
 from preheat.parallel.recompute import apply_recompute
-from preheat.parallel.sharding import apply_sharding, sharded
+from preheat.parallel.sharding import apply_sharding, expect_micro_batch
 from preheat.parallel.tensor import apply_tensor
 from preheat.parallel.twins import Twins
 from preheat.recipe import Model, Parallel
@@ -50,13 +51,13 @@ class Engine:
 
         Without a process group the model is one plain piece.
         """
-        self.model, self.parallel, self.device = model, parallel, device
+        self.config, self.parallel, self.device = model, parallel, device
         self.meshes: Meshes | None = build_meshes(parallel, device.type) if dist.is_initialized() else None
         rank = self.meshes.dense.get_local_rank("pipeline") if self.meshes else 0
         with torch.device("meta"):
             self.pieces = [Piece(Transformer(model, chunk), compute) for chunk in pipeline_split(model.layers, parallel)[rank]]
+        self._lay_out()
         for piece in self.pieces:
-            _lay_out(piece, parallel, self.meshes)
             piece.to_empty(device=device)
             init_weights(piece.transformer, model, seed, fill_own)
         self.pipeline: Pipeline | None = None
@@ -66,10 +67,33 @@ class Engine:
             if model.tied_embeddings or model.mtp is not None:
                 self.twins = Twins(self.pieces, parallel)
 
-    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """This rank's parameters under their names in the whole model; of two that are the same one in the model, both."""
+    def named_parameters(self, *, once: bool = False) -> Iterator[tuple[str, nn.Parameter]]:
+        """This rank's parameters under their names in the whole model.
+
+        Args:
+            once: without a copy of what the first rank of the pipeline holds.
+        """
         for piece in self.pieces:
-            yield from piece.transformer.named_parameters()
+            for name, parameter in piece.transformer.named_parameters():
+                if not (once and self._is_copy(parameter)):
+                    yield name, parameter
+
+    def named_tensors(self, *, once: bool = False) -> Iterator[tuple[str, Tensor]]:
+        """The same with the persistent buffers."""
+        for piece in self.pieces:
+            for name, tensor in piece.transformer.state_dict(keep_vars=True).items():
+                if not (once and self._is_copy(tensor)):
+                    yield name, tensor
+
+    def _is_copy(self, tensor: Tensor) -> bool:
+        return self.twins is not None and any(tensor is copy for copy in self.twins.seconds)
+
+    @property
+    def is_first_replica(self) -> bool:
+        """Whether this rank is the first of those that hold the same pieces of the model."""
+        if self.meshes is None:
+            return True
+        return all(self.meshes.dense.get_local_rank(axis) == 0 for axis in ("replicate", "shard", "context", "tensor"))
 
     def own_samples(self, batch_size: int) -> slice:
         """The samples of a batch that this rank's replica reads.
@@ -95,23 +119,27 @@ class Engine:
         return losses
 
     @torch.no_grad()
-    def score(self, inputs_BT: Tensor, labels_BT: Tensor, micro_size: int, rope: Rope | None = None) -> float:
-        """The summed cross-entropy of samples that every rank is given; each replica scores its share."""
+    def score(self, inputs_BT: Tensor, labels_BT: Tensor, rope: Rope | None = None, eod: int | None = None) -> float:
+        """The summed cross-entropy in nats of samples that every rank is given; each replica scores its share.
+
+        Rows and tokens are added, not scored, until the layout divides them.
+        """
         for piece in self.pieces:
             piece.eval()
+        parallel = self.parallel
         replicas = self.meshes.data_ranks if self.meshes is not None else 1
-        missing = -len(inputs_BT) % (replicas * micro_size)
-        inputs_BT = nn.functional.pad(inputs_BT, (0, 0, 0, missing))
-        labels_BT = nn.functional.pad(labels_BT, (0, 0, 0, missing), value=-1)
+        rows, length = inputs_BT.shape
+        split = (2 * parallel.context if parallel.context > 1 else 1) * (parallel.tensor if parallel.sequence else 1)
+        missing = (0, -length % split, 0, -rows % replicas)
+        inputs_BT, labels_BT = nn.functional.pad(inputs_BT, missing), nn.functional.pad(labels_BT, missing, value=-1)
         own = self.own_samples(len(inputs_BT))
-        losses = self._run(inputs_BT[own], labels_BT[own], micro_size, Objective(1, rope), train=False)
+        losses = self._run(inputs_BT[own], labels_BT[own], own.stop - own.start, Objective(1, rope, eod), train=False)
         return losses.cross_entropy.item()
 
     def clip(self, most: float) -> float:
         """Scale the gradients so that their norm over all ranks is at most `most`; returns the norm before."""
-        group = self.meshes.dense.get_group("pipeline") if self.meshes is not None and self.pipeline is not None else None
         twins = self.twins.seconds if self.twins is not None else []
-        return clip_gradients([parameter for _, parameter in self.named_parameters()], most, group, twins).item()
+        return clip_gradients([parameter for _, parameter in self.named_parameters()], most, twins).item()
 
     @torch.no_grad()
     def finish_step(self, bias_rate: float) -> list[Balance]:
@@ -119,12 +147,21 @@ class Engine:
         records = []
         for piece in self.pieces:
             if self.meshes is not None:
-                for router in routers(piece.transformer).values():
-                    for counted in (router.choices, router.dropped, router.shares):
-                        self._sum_over_tokens(counted)
+                _sum_counts([*routers(piece.transformer).values()], self.meshes.routed)
             record = finish_step(piece.transformer, bias_rate)
             records += [record] if record is not None else []
         return records
+
+    def _lay_out(self) -> None:
+        """Split the pieces on the meta device, in the order in which the parts build on each other."""
+        parallel, meshes = self.parallel, self.meshes
+        if meshes is not None:
+            for piece in self.pieces:
+                _split(piece.transformer, parallel, meshes)
+        apply_recompute([block for piece in self.pieces for block in piece.transformer.every_block], parallel.recompute)
+        if meshes is not None:
+            for piece in self.pieces:
+                apply_sharding(piece, meshes, parallel, piece.compute)
 
     def _run(self, inputs_BT: Tensor, labels_BT: Tensor, micro_size: int, objective: Objective, train: bool) -> Losses:
         settings: dict[str, object] = {"rope": objective.rope, "z_loss": objective.z_loss, "prediction_weight": objective.prediction_weight}
@@ -144,23 +181,18 @@ class Engine:
         (piece,) = self.pieces
         samples = len(batch.tokens_BT)
         for first in range(0, samples, micro_size):
-            last = first + micro_size >= samples
-            for module in sharded(piece):
-                # Gradients travel once, with those of the last micro-batch.
-                module.set_requires_gradient_sync(last, recurse=False)
+            expect_micro_batch(piece, self.parallel.sharding, last=first + micro_size >= samples)
             total = piece(**batch.rows(slice(first, first + micro_size)).keywords())
             if train:
-                (total / tokens).sum().backward()
+                (total / tokens).backward()
         sums, piece.sums = piece.sums, None
         assert sums is not None, "a batch has samples"
         return sums
 
     def _over_all_tokens(self, sums: Tensor, objective: Objective) -> Losses:
-        losses = Losses(*sums)
         if self.meshes is None:
-            return losses
-        for axis in ("replicate", "shard", "context"):
-            dist.all_reduce(sums, group=self.meshes.dense.get_group(axis))
+            return Losses(*sums)
+        dist.all_reduce(sums, group=self.meshes.scored)
         balance = sums[Losses._fields.index("balance")].clone()
         if self.parallel.sequence:
             # Tensor ranks have the same loss of all tokens, but each routed tokens of its own.
@@ -169,27 +201,27 @@ class Engine:
         total = losses.cross_entropy + losses.z + balance + objective.prediction_weight * losses.prediction
         return losses._replace(balance=balance, total=total)
 
-    def _sum_over_tokens(self, counted: Tensor) -> None:
-        assert self.meshes is not None
-        for axis in ("replicate", "shard", "context", *(("tensor",) if self.parallel.sequence else ())):
-            dist.all_reduce(counted, group=self.meshes.dense.get_group(axis))
+
+def _sum_counts(every: list[Router], group: dist.ProcessGroup) -> None:
+    """Add up what the routers of all ranks counted, in one message. Counts are whole numbers below 2^53."""
+    counts = [count for router in every for count in (router.choices, router.dropped, router.shares)]
+    if counts:
+        sums = torch.cat([count.double() for count in counts])
+        dist.all_reduce(sums, group=group)
+        for count, summed in zip(counts, sums.split([len(count) for count in counts]), strict=True):
+            count.copy_(summed)
 
 
-def _lay_out(piece: Piece, parallel: Parallel, meshes: Meshes | None) -> None:
-    """Split a piece on the meta device, in the order in which the parts build on each other."""
-    transformer = piece.transformer
-    if meshes is not None and parallel.tensor > 1:
+def _split(transformer: Transformer, parallel: Parallel, meshes: Meshes) -> None:
+    """Everything but data parallelism."""
+    if parallel.tensor > 1:
         apply_tensor(transformer, meshes.dense["tensor"], parallel.sequence)
-    if meshes is not None and parallel.expert * parallel.expert_tensor > 1:
+    if parallel.expert * parallel.expert_tensor > 1:
         for module in transformer.modules():
             if isinstance(module, Experts):
-                apply_experts(module, meshes.expert["expert", "expert_tensor"])
-    if meshes is not None and parallel.context > 1:
+                apply_experts(module, meshes.expert["expert", "expert_tensor"], meshes.exchange)
+    if parallel.context > 1:
         apply_context(transformer, meshes.dense["context"], parallel.context_exchange)
-    if meshes is not None:
-        parts = [axis for axis, split in (("context", parallel.context > 1), ("tensor", parallel.sequence)) if split]
-        for router in routers(transformer).values():
-            router.sequence_counts = SummedCounts([meshes.dense.get_group(axis) for axis in parts])
-    apply_recompute(transformer, parallel.recompute)
-    if meshes is not None:
-        apply_sharding(piece, meshes, parallel, piece.compute)
+    parts = [axis for axis, split in (("context", parallel.context > 1), ("tensor", parallel.sequence)) if split]
+    for router in routers(transformer).values():
+        router.sequence_counts = SummedCounts([meshes.dense.get_group(axis) for axis in parts])

@@ -15,9 +15,9 @@ from preheat.model.experts import Experts
 from preheat.parallel.bare import compute_bare, distribute
 
 
-def apply_experts(layer: Experts, mesh: DeviceMesh) -> None:
+def apply_experts(layer: Experts, mesh: DeviceMesh, group: dist.ProcessGroup) -> None:
     """Split a layer's experts over the mesh (expert, expert_tensor), in place: whole experts over the first axis, the inner width of each
-    over the second.
+    over the second. `group` is of all ranks of the mesh.
     """
     experts = layer.experts
     # Weights are X x O x I and biases X x O; the inner width is O of the first matrices and I of the last one.
@@ -26,7 +26,7 @@ def apply_experts(layer: Experts, mesh: DeviceMesh) -> None:
             assert linear.bias is None or mesh.size(1) == 1, "the output bias of an expert that is split would be added by each part"
             distribute(linear, mesh, lambda _, dim=inner_dim: [Shard(0), Shard(dim)])  # type: ignore[misc]
             compute_bare(linear)
-    experts.forward = Travel(experts.forward, mesh)
+    experts.forward = Travel(experts.forward, mesh, group)
 
 
 class Travel:
@@ -35,11 +35,10 @@ class Travel:
     Where an expert is split over several ranks, each of them gets its rows and returns a part of the sum.
     """
 
-    def __init__(self, experts: Callable[[Tensor, Tensor], Tensor], mesh: DeviceMesh) -> None:
+    def __init__(self, experts: Callable[[Tensor, Tensor], Tensor], mesh: DeviceMesh, group: dist.ProcessGroup) -> None:
         """`experts` is this rank's own: rows sorted by expert and the counts of each -> their outputs."""
-        self.experts = experts
+        self.experts, self.group = experts, group
         self.ranks, self.copies = mesh.size(0), mesh.size(1)
-        self.group: dist.ProcessGroup = mesh._flatten("expert_ranks").get_group() if self.copies > 1 else mesh.get_group(0)
 
     def __call__(self, rows_MD: Tensor, counts_X: Tensor) -> Tensor:
         """The output of each row's expert, M x D; the rows are sorted by expert, of which there are as many as `counts_X` has entries."""

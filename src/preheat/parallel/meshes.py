@@ -1,8 +1,12 @@
-"""The process groups of a layout: the dense mesh (pipeline, replicate, shard, context, tensor) and the expert mesh over the same ranks."""
+"""The process groups of a layout: the dense mesh (pipeline, replicate, shard, context, tensor) and the expert mesh over the same ranks.
+
+All groups are made here, by all ranks in the same order: a group that only some ranks ask for would leave them waiting.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -23,6 +27,12 @@ class Meshes:
     """The ranks that dense weights are sharded over, or replicated over first: what FSDP gets."""
     expert_sharding: DeviceMesh
     """The same for experts."""
+    exchange: dist.ProcessGroup
+    """The ranks between which tokens travel to experts: axes expert and expert_tensor."""
+    scored: dist.ProcessGroup
+    """Ranks with different tokens of the batch, whose losses add up."""
+    routed: dist.ProcessGroup
+    """Ranks that route different tokens: with sequence parallelism tensor ranks too."""
 
     @property
     def data_rank(self) -> int:
@@ -41,29 +51,41 @@ def build_meshes(parallel: Parallel, device_type: str) -> Meshes:
         ValueError: the layout does not divide the ranks; the message names the numbers.
     """
     sizes = layout(parallel, dist.get_world_size())
-    dense_split, expert_split = _split(parallel, sizes.dense_dp), _split(parallel, sizes.expert_dp)
+    if parallel.sharding != "none" and sizes.dense_dp % parallel.replicate:
+        raise ValueError(f"{sizes.dense_dp} replicas do not divide into {parallel.replicate} groups that each hold everything")
     dense = init_device_mesh(
         device_type,
-        (parallel.pipeline, *dense_split, parallel.context, parallel.tensor),
+        (parallel.pipeline, *_split(parallel, sizes.dense_dp), parallel.context, parallel.tensor),
         mesh_dim_names=("pipeline", "replicate", "shard", "context", "tensor"),
     )
     expert = init_device_mesh(
         device_type,
-        (parallel.pipeline, *expert_split, parallel.expert, parallel.expert_tensor),
+        (parallel.pipeline, *_split(parallel, sizes.expert_dp), parallel.expert, parallel.expert_tensor),
         mesh_dim_names=("pipeline", "replicate", "shard", "expert", "expert_tensor"),
     )
-    return Meshes(dense, expert, _sharding(dense, parallel), expert["replicate", "shard"])
+    axes = ("replicate", "shard", "context")
+    return Meshes(
+        dense,
+        expert,
+        _sharding(dense, parallel),
+        expert["replicate", "shard"],
+        expert["expert", "expert_tensor"]._flatten("exchange").get_group(),
+        dense[axes]._flatten("scored").get_group(),
+        dense[(*axes, "tensor") if parallel.sequence else axes]._flatten("routed").get_group(),
+    )
 
 
-def _split(parallel: Parallel, data: int) -> tuple[int, int]:
-    """How many groups of replicas hold everything, and how many ranks each group shards it over."""
-    return (data, 1) if parallel.sharding == "none" else (1, data)
+def _split(parallel: Parallel, copies: int) -> tuple[int, int]:
+    """How many groups of replicas hold everything, and how many ranks each group shards it over.
+
+    Where experts have fewer copies than there are groups, a group holds a part of them, and each copy is whole.
+    """
+    groups = copies if parallel.sharding == "none" else gcd(parallel.replicate, copies)
+    return groups, copies // groups
 
 
 def _sharding(dense: DeviceMesh, parallel: Parallel) -> DeviceMesh:
     """Context-parallel ranks hold the same weights for other tokens: for weights and gradients they are replicas like the others."""
     if parallel.sharding == "none":
-        dense["replicate", "context"]._flatten("replicate_context")
-        return dense["replicate_context", "shard"]
-    dense["shard", "context"]._flatten("shard_context")
-    return dense["replicate", "shard_context"]
+        return DeviceMesh._concatenate([dense["replicate", "context"]._flatten("whole"), dense["shard"]])
+    return DeviceMesh._concatenate([dense["replicate"], dense["shard", "context"]._flatten("split")])

@@ -1,8 +1,7 @@
-"""The gradient norm over all meshes and pipeline ranks, and clipping by it."""
+"""The gradient norm over all ranks, and clipping by it."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -11,28 +10,44 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 
-def clip_gradients(
-    parameters: Iterable[nn.Parameter], most: float, pipeline: dist.ProcessGroup | None, twins: Sequence[nn.Parameter] = ()
-) -> Tensor:
-    """Scale all gradients so that their common norm is at most `most`; returns the norm before. Each gradient is counted once.
+def clip_gradients(parameters: Iterable[nn.Parameter], most: float, twins: Sequence[nn.Parameter] = ()) -> Tensor:
+    """Scale all gradients in place so that their common norm is at most `most`; returns the norm before, a scalar, the same on all ranks.
 
-    A norm over DTensors of one mesh counts shards and replicas right; those of different meshes, and of the pipeline's ranks, hold
-    different parameters, so their squares add. `twins` are copies of parameters that are counted elsewhere.
+    Of a gradient that R ranks hold alike each counts one R-th of its square, so that one sum over all ranks counts everything once, on
+    whatever meshes it lies. Every rank takes part, also one without a gradient.
+
+    Args:
+        parameters: all of this rank's.
+        twins: those of them that are copies of parameters on other ranks; they are scaled and not counted.
     """
-    second = {id(twin) for twin in twins}
-    by_mesh: dict[object, list[nn.Parameter]] = defaultdict(list)
-    for parameter in parameters:
-        if parameter.grad is not None:
-            by_mesh[parameter.device_mesh if isinstance(parameter, DTensor) else None].append(parameter)
-    squares = torch.zeros(())
-    for group in by_mesh.values():
-        counted = [parameter.grad for parameter in group if id(parameter) not in second and parameter.grad is not None]
-        if counted:
-            norm = nn.utils.get_total_norm(counted)
-            squares = squares + (norm.full_tensor() if isinstance(norm, DTensor) else norm).float() ** 2
-    if pipeline is not None:
-        dist.all_reduce(squares, group=pipeline)
-    total = squares.sqrt()
-    for group in by_mesh.values():
-        nn.utils.clip_grads_with_norm_(group, most, total)
+    parameters = list(parameters)
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    local = [_local(gradient) for gradient in gradients]
+    copies = [_copies(gradient) for gradient in gradients]
+    twin = {id(parameter) for parameter in twins}
+    counted = [float(id(parameter) not in twin) for parameter in parameters if parameter.grad is not None]
+    squares = torch.zeros((), dtype=torch.float64, device=parameters[0].device)
+    for norm, count, alike in zip(torch._foreach_norm(local) if local else (), counted, copies, strict=True):
+        squares += norm.double() ** 2 * (count / alike)
+    if dist.is_initialized():
+        dist.all_reduce(squares)
+    total = squares.sqrt().float()
+    if local:
+        torch._foreach_mul_(local, (most / (total + 1e-6)).clamp(max=1.0))
     return total
+
+
+def _local(gradient: Tensor) -> Tensor:
+    return gradient.to_local() if isinstance(gradient, DTensor) else gradient
+
+
+def _copies(gradient: Tensor) -> int:
+    """How many ranks hold each value of a gradient."""
+    if not isinstance(gradient, DTensor):
+        assert not dist.is_initialized(), "over ranks every parameter is a DTensor"
+        return 1
+    copies = 1
+    for placement, ranks in zip(gradient.placements, gradient.device_mesh.shape, strict=True):
+        assert not placement.is_partial(), f"a gradient that is still to be summed over {ranks} ranks"
+        copies *= ranks if placement.is_replicate() else 1
+    return copies

@@ -14,6 +14,7 @@ from torch.distributed.pipelining.schedules import (
     PipelineScheduleSingle,
     Schedule1F1B,
     ScheduleDualPipeV,
+    ScheduleGPipe,
     ScheduleInterleaved1F1B,
     ScheduleInterleavedZeroBubble,
     ScheduleZBVZeroBubble,
@@ -78,7 +79,7 @@ class Piece(nn.Module):
         if chunk.last:
             sums = torch.stack([part.detach() for part in out])
             self.sums = sums if self.sums is None else self.sums + sums
-            return out.total[None]
+            return out.total
         if self.transformer.config.experts is None:
             return out.x_BTD
         # A piece without routers passes on a zero that hangs on its output, for the gradient of every output is sent back.
@@ -139,7 +140,7 @@ class Pipeline:
         """What passes from piece to piece, by its shapes."""
         parallel = self.parallel
         own = length // (parallel.context * (parallel.tensor if parallel.sequence else 1))
-        between = [torch.empty((samples, own, self.model.hidden), dtype=self.pieces[0].compute, device=device, requires_grad=True)]
+        between = [torch.empty((samples, own, self.model.hidden), device=device, requires_grad=True)]
         if self.model.experts is not None:
             between.append(torch.empty((), device=device, requires_grad=True))
         return between
@@ -148,12 +149,14 @@ class Pipeline:
         key = (micro_size, parts, length)
         if key not in self._made:
             kind = SCHEDULES[self.parallel.schedule]
+            if kind is Schedule1F1B and parts < self.parallel.pipeline:
+                kind = ScheduleGPipe  # what 1F1B comes to when all forward passes fit in; PyTorch's refuses
             stages = [self._stage(piece, micro_size, length) for piece in self.pieces]
             single = issubclass(kind, PipelineScheduleSingle)
             self._made[key] = kind(
                 stages[0] if single else stages,  # type: ignore[arg-type]
                 n_microbatches=parts,
-                loss_fn=lambda total, _: total[0] / self.divisor,
+                loss_fn=lambda total, _: total / self.divisor,
                 scale_grads=False,
             )
         return self._made[key]
@@ -169,6 +172,6 @@ class Pipeline:
             len(self.pieces) * self.parallel.pipeline,
             self.device,
             input_args=(tokens,) if chunk.first else between,
-            output_args=(torch.empty((1,), device=meta, requires_grad=True),) if chunk.last else between,
+            output_args=(torch.empty((), device=meta, requires_grad=True),) if chunk.last else between,
             group=self.mesh.get_group(),
         )

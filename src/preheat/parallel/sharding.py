@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -23,24 +21,36 @@ def apply_sharding(piece: Piece, meshes: Meshes, parallel: Parallel, compute: to
     Gradients are summed over replicas and never averaged: the loss is already divided by the tokens of the whole batch.
     """
     again = parallel.sharding == "full"
-    policy = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32) if compute != torch.float32 else MixedPrecisionPolicy()
+    exact = MixedPrecisionPolicy()
+    rounded = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32, cast_forward_inputs=False)
 
-    def shard(module: nn.Module, mesh: DeviceMesh) -> None:
+    def shard(module: nn.Module, mesh: DeviceMesh, policy: MixedPrecisionPolicy) -> None:
         fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=again)
 
     transformer = piece.transformer
-    for block in (*transformer.blocks.values(), *(prediction.block for prediction in transformer.predictions.values())):
+    for block in transformer.every_block:
         if isinstance(block.feed_forward, Experts):
-            shard(block.feed_forward.experts, meshes.expert_sharding)
-            # The router's weights stay in fp32: rounded ones would choose other experts.
-            fully_shard(block.feed_forward.router, mesh=meshes.dense_sharding, reshard_after_forward=again)
-        shard(block, meshes.dense_sharding)
-    shard(piece, meshes.dense_sharding)
-    for module in sharded(piece):
-        module.set_gradient_divide_factor(1.0)
-        module.set_force_sum_reduction_for_comms(True)
+            shard(block.feed_forward.experts, meshes.expert_sharding, rounded)
+            # A rounded router would choose other experts.
+            shard(block.feed_forward.router, meshes.dense_sharding, exact)
+        shard(block, meshes.dense_sharding, rounded)
+    # A rounded embedding would make a rounded stream: blocks add to one in fp32, as they do in one process.
+    shard(piece, meshes.dense_sharding, exact)
+    for module in piece.modules():
+        if isinstance(module, FSDPModule):
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)
 
 
-def sharded(piece: nn.Module) -> Iterator[FSDPModule]:
-    """The modules that `apply_sharding` sharded."""
-    return (module for module in piece.modules() if isinstance(module, FSDPModule))
+def expect_micro_batch(piece: Piece, sharding: str, last: bool) -> None:
+    """Say before a micro-batch of a step whether it is the last one; without a pipeline, which says so itself.
+
+    Gradients travel once, with the last one. With `full` they do not fit whole: each micro-batch scatters its own, and only what replicas
+    add up waits for the last.
+    """
+    if not isinstance(piece, FSDPModule):
+        return
+    full = sharding == "full"
+    piece.set_requires_gradient_sync(last or full)
+    piece.set_requires_all_reduce(last)
+    piece.set_reshard_after_backward(last or full)

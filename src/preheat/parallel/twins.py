@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.tensor import DTensor
 
 from preheat.arithmetic import meshes
+from preheat.arithmetic.pipeline import V_SHAPED
 from preheat.parallel.pipeline import Piece
 from preheat.recipe import Parallel
 
@@ -24,7 +25,7 @@ class Twins:
         self.seconds: list[nn.Parameter] = last
         """Those that a norm over the whole model must not count again."""
         self.group: dist.ProcessGroup | None = None
-        if len(self.copies) == 2 or parallel.pipeline == 1:  # a V-shaped schedule has both ends on one rank
+        if parallel.schedule in V_SHAPED:  # both ends lie on one rank
             return
         dense, _ = meshes(parallel, dist.get_world_size())
         for line in dense.groups("pipeline"):
@@ -35,13 +36,12 @@ class Twins:
     @torch.no_grad()
     def sum_gradients(self) -> None:
         """Add the gradients of the copies, after the backward pass."""
-        own = [_local(copy.grad) for copy in self.copies if copy.grad is not None]
+        for copy in self.copies:
+            if copy.grad is None:  # it is only read by prediction layers, whose weight is 0
+                copy.grad = torch.zeros_like(copy)
+        own = [copy.grad.to_local() for copy in self.copies if isinstance(copy.grad, DTensor)]
         if len(own) == 2:
             own[0] += own[1]
             own[1].copy_(own[0])
-        elif own and self.group is not None:
+        elif self.group is not None:
             dist.all_reduce(own[0], group=self.group)
-
-
-def _local(tensor: Tensor) -> Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

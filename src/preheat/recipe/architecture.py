@@ -94,8 +94,9 @@ class MultiTokenPrediction(Table):
 class WidthTransfer(Table):
     """Maximal update parametrization (arXiv 2203.03466): a learning rate found at the base width holds at this one.
 
-    With m = hidden / base_hidden, hidden matrices start with init_std / sqrt(m) and learn with the rate / m and the weight decay * m,
-    logits are divided by m, and attention scores by head width instead of its square root; embeddings, norms and biases stay as they are.
+    With m = hidden / base_hidden, matrices between hidden dims start with init_std / sqrt(m) and AdamW moves them with the rate / m and the
+    weight decay * m (Muon: sqrt(m) in place of m); logits are divided by m, and attention scores by head width instead of its square root.
+    Embedding, head, norms and biases stay as they are. All inner widths are taken to grow with `hidden`.
     """
 
     base_hidden: Count

@@ -51,7 +51,7 @@ class Optimizer(Table):
     z_loss: NonNegative = 0.0
     """Coefficient of the squared logarithm of the softmax's normaliser (PaLM, arXiv 2204.02311, section 5)."""
     state_precision: Literal["fp32", "bf16"] = "fp32"
-    """Number format of the optimizer's moments between steps."""
+    """Number format of the optimizer's moments between steps; fp32 is rounded to bf16 at random, so that it is right on average."""
 
 
 class RateSegment(Table):

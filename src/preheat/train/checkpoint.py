@@ -1,23 +1,36 @@
 """Checkpoints: safetensors and JSON in a folder that appears whole or not at all, each file with its size and checksum.
 
-The state of schedule and data is the step number alone; everything else follows from the recipe.
+Every rank writes the parts of tensors that it holds, once for all replicas, and the manifest says where in the whole tensor each part
+stands. Whatever layout reads it takes the regions that it needs. The state of schedule and data is the step number alone.
 """
 
 from __future__ import annotations
 
+import math
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+import torch.distributed as dist
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from preheat.errors import Problem, RunFailed, Where
 from preheat.train.files import read_json, sha256, sync_file, sync_folder, write_json
+from preheat.train.ranks import is_first, together
 
-SCHEMA = "preheat.checkpoint/1"
+SCHEMA = "preheat.checkpoint/2"
+
+State = dict[str, Tensor]
+"""Name -> tensor or DTensor: what a checkpoint holds, see `preheat.train.state`."""
+
+
+_DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (torch.float32, torch.bfloat16, torch.float64, torch.int64)}
 
 
 @dataclass(frozen=True)
@@ -36,34 +49,53 @@ class Damaged:
     reason: str
 
 
-def save(folder: Path, step: int, tokens: int, model: nn.Module, optimizer: torch.optim.Optimizer, recipe_fingerprint: str) -> Checkpoint:
-    """Write `folder/step-N`.
+@dataclass(frozen=True)
+class Region:
+    """A block of a tensor."""
+
+    start: tuple[int, ...]
+    shape: tuple[int, ...]
+
+    def common(self, other: Region) -> Region | None:
+        """The block that both have, or None."""
+        start = tuple(max(a, b) for a, b in zip(self.start, other.start, strict=True))
+        stop = tuple(min(a, b) for a, b in zip(self.stop, other.stop, strict=True))
+        shape = tuple(high - low for low, high in zip(start, stop, strict=True))
+        return Region(start, shape) if all(size > 0 for size in shape) else None
+
+    @property
+    def stop(self) -> tuple[int, ...]:
+        return tuple(start + size for start, size in zip(self.start, self.shape, strict=True))
+
+    def within(self, outer: Region) -> tuple[slice, ...]:
+        """This block counted from the corner of another one that contains it."""
+        return tuple(slice(a - b, a - b + size) for a, b, size in zip(self.start, outer.start, self.shape, strict=True))
+
+
+def save(folder: Path, step: int, tokens: int, state: State, recipe_fingerprint: str, *, writes_plain: bool = True) -> Checkpoint:
+    """Write `folder/step-N`; all ranks call it together.
+
+    Args:
+        writes_plain: whether this rank writes the tensors that are no DTensors, of which its replicas hold the same.
 
     Raises:
         RunFailed: the disk is full or not writable; earlier checkpoints are untouched.
     """
-    final = folder / f"step-{step:08d}"
-    partial = folder / f".step-{step:08d}.partial"
-    tensors = {"model.safetensors": _model_tensors(model), "optimizer.safetensors": _optimizer_tensors(model, optimizer)}
+    final, partial = folder / f"step-{step:08d}", folder / f".step-{step:08d}.partial"
+    facts = {"schema": SCHEMA, "step": step, "tokens": tokens, "recipe_fingerprint": recipe_fingerprint}
+
+    def failed(why: str) -> Problem:
+        got = f"the checkpoint of step {step} was not written: {why}"
+        return Problem("checkpoint.write", got, "", "Earlier ones are intact", Where(str(folder)))
+
     try:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        for name, content in tensors.items():
-            save_file(content, partial / name)
-            sync_file(partial / name)
-        files = {name: {"bytes": (partial / name).stat().st_size, "sha256": sha256(partial / name)} for name in tensors}
-        manifest = {"schema": SCHEMA, "step": step, "tokens": tokens, "recipe_fingerprint": recipe_fingerprint, "files": files}
-        write_json(partial / "manifest.json", manifest)
-        if final.exists():  # a damaged one that the run resumed from before
-            shutil.rmtree(final)
-        partial.rename(final)
-        sync_folder(folder)
-    except OSError as error:
-        shutil.rmtree(partial, ignore_errors=True)
-        where = Where(str(folder))
-        raise RunFailed(
-            Problem("checkpoint.write", f"the checkpoint of step {step} was not written: {error}", "", "Earlier ones are intact", where)
-        ) from error
+        together(lambda: _begin(partial) if is_first() else None, failed)
+        together(lambda: _write_own(partial, state, writes_plain), failed)
+        together(lambda: _finish(partial, final, facts) if is_first() else None, failed)
+    except RunFailed:
+        if is_first():
+            shutil.rmtree(partial, ignore_errors=True)
+        raise
     return Checkpoint(final, step)
 
 
@@ -82,22 +114,57 @@ def verify(path: Path) -> str | None:
     """What is wrong with a checkpoint, or None."""
     try:
         manifest = read_json(path / "manifest.json")
+        if manifest["schema"] != SCHEMA:
+            return f"schema {manifest['schema']!r}, and this version reads {SCHEMA!r}"
         for name, expected in manifest["files"].items():
             size = (path / name).stat().st_size
             if size != expected["bytes"]:
                 return f"{name} has {size:_} bytes and not {expected['bytes']:_}"
             if sha256(path / name) != expected["sha256"]:
                 return f"{name} does not have its checksum"
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return f"manifest.json or a file is missing or broken ({type(error).__name__})"
-    return None if manifest.get("schema") == SCHEMA else f"schema {manifest.get('schema')!r}"
+    return None
 
 
-def load(checkpoint: Checkpoint, model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
-    """Fill the model, and the optimizer where one is given; every tensor must be there with its shape."""
-    model.load_state_dict(_untie(model, load_file(checkpoint.path / "model.safetensors")))
-    if optimizer is not None:
-        _restore_optimizer(model, optimizer, load_file(checkpoint.path / "optimizer.safetensors"))
+class Contents:
+    """What a checkpoint holds: for each name where its parts lie."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.path = checkpoint.path
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.dtypes: dict[str, torch.dtype] = {}
+        self._parts: dict[str, list[tuple[str, Region]]] = {}
+        for name in read_json(self.path / "manifest.json")["files"]:
+            if name.endswith(".json"):
+                for entry, part in read_json(self.path / name).items():
+                    self.shapes[entry], self.dtypes[entry] = tuple(part["shape"]), _DTYPES[part["dtype"]]
+                    region = Region(tuple(part["start"]), tuple(part["part"]))
+                    self._parts.setdefault(entry, []).append((name.replace(".json", ".safetensors"), region))
+
+    @torch.no_grad()
+    def fill(self, state: State) -> None:
+        """Copy into every tensor of `state` what this rank needs of it.
+
+        Raises:
+            RunFailed: the checkpoint lacks a tensor, or has it in another shape.
+        """
+        files: dict[str, Any] = {}
+        for name, tensor in state.items():
+            if self.shapes.get(name) != tuple(tensor.shape):
+                got = f"{name} is {self.shapes.get(name, 'not there')}, and the run has {tuple(tensor.shape)}"
+                raise RunFailed(Problem("checkpoint.tensors", got, "", "It is of another model", Where(str(self.path))))
+            own, needed = _own(tensor)
+            filled = 0
+            for file, region in self._parts[name]:
+                common = needed.common(region)
+                if common is not None:
+                    source = files.setdefault(file, safe_open(self.path / file, "pt"))
+                    own[common.within(needed)] = _read(source, name, common.within(region)).to(own.device)
+                    filled += math.prod(common.shape)
+            if filled != own.numel():
+                got = f"{name}: {filled:_} of {own.numel():_} values are there"
+                raise RunFailed(Problem("checkpoint.tensors", got, "", "A part is missing", Where(str(self.path))))
 
 
 def retain(folder: Path, keep: int) -> None:
@@ -109,38 +176,49 @@ def retain(folder: Path, keep: int) -> None:
         shutil.rmtree(path)
 
 
-def _model_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and persistent buffers; a tied matrix is stored once under its first name."""
-    stored: dict[str, Tensor] = {}
-    seen: set[int] = set()
-    for name, tensor in model.state_dict().items():
-        if tensor.data_ptr() not in seen:
-            stored[name] = tensor.detach().contiguous()
-        seen.add(tensor.data_ptr())
-    return stored
+def _begin(partial: Path) -> None:
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
 
 
-def _untie(model: nn.Module, stored: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Give the second name of a tied matrix its tensor back."""
-    by_address = {tensor.data_ptr(): name for name, tensor in reversed(model.state_dict().items())}
-    return {name: stored[by_address[tensor.data_ptr()]] for name, tensor in model.state_dict().items()}
+def _write_own(partial: Path, state: State, writes_plain: bool) -> None:
+    """Write this rank's parts, unless another rank holds the same, and where they stand."""
+    tensors, parts = {}, {}
+    for name, tensor in state.items():
+        if isinstance(tensor, DTensor):
+            replicated = [axis for axis, placement in enumerate(tensor.placements) if placement.is_replicate()]
+            writes = all(tensor.device_mesh.get_local_rank(axis) == 0 for axis in replicated)
+        else:
+            writes = writes_plain
+        own, region = _own(tensor)
+        if writes and own.numel():
+            tensors[name] = own.contiguous()
+            dtype = str(own.dtype).removeprefix("torch.")
+            parts[name] = {"dtype": dtype, "shape": list(tensor.shape), "start": list(region.start), "part": list(region.shape)}
+    if tensors:
+        name = f"rank-{dist.get_rank() if dist.is_initialized() else 0:05d}"
+        save_file(tensors, partial / f"{name}.safetensors")
+        sync_file(partial / f"{name}.safetensors")
+        write_json(partial / f"{name}.json", parts)
 
 
-def _optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
-    return {
-        f"{key}/{names[parameter]}": value.detach().contiguous()
-        for parameter, state in optimizer.state.items()
-        for key, value in state.items()
-        if isinstance(value, Tensor)
-    }
+def _finish(partial: Path, final: Path, facts: dict[str, Any]) -> None:
+    files = {path.name: {"bytes": path.stat().st_size, "sha256": sha256(path)} for path in sorted(partial.iterdir())}
+    write_json(partial / "manifest.json", facts | {"files": files})
+    if final.exists():  # a damaged one that the run resumed from before
+        shutil.rmtree(final)
+    partial.rename(final)
+    sync_folder(final.parent)
 
 
-def _restore_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, stored: dict[str, Tensor]) -> None:
-    parameters = dict(model.named_parameters())
-    state: dict[Tensor, dict[str, Any]] = {}
-    for entry, value in stored.items():
-        key, name = entry.split("/", 1)
-        state.setdefault(parameters[name], {})[key] = value.to(parameters[name].device, copy=True)
-    optimizer.state.clear()
-    optimizer.state.update(state)
+def _own(tensor: Tensor) -> tuple[Tensor, Region]:
+    """This rank's part of a tensor, and where in the whole it stands."""
+    if not isinstance(tensor, DTensor):
+        return tensor.detach(), Region((0,) * tensor.dim(), tuple(tensor.shape))
+    shape, start = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
+    return tensor.to_local().detach(), Region(tuple(start), tuple(shape))
+
+
+def _read(source: Any, name: str, where: tuple[slice, ...]) -> Tensor:
+    part: Tensor = source.get_slice(name)[where] if where else source.get_tensor(name)
+    return part

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass
 
@@ -30,10 +31,12 @@ class Device:
 
 
 def choose(precision: Precision) -> Device:
-    """The first GPU if there is one, else the CPU, with the number format that the recipe asks for."""
+    """This process's GPU if there is one, else the CPU, with the number format that the recipe asks for."""
     gpu = torch.cuda.is_available()
-    device = torch.device("cuda", 0) if gpu else torch.device("cpu")
-    name = torch.cuda.get_device_name(0) if gpu else _cpu_name()
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if gpu else torch.device("cpu")
+    if gpu:
+        torch.cuda.set_device(device)
+    name = torch.cuda.get_device_name(device) if gpu else _cpu_name()
     if precision.compute != "auto":
         dtype = torch.bfloat16 if precision.compute == "bf16" else torch.float32
         return Device(device, name, dtype, "the recipe says so")

@@ -1,4 +1,7 @@
-"""The training loop: get the batch, step, judge, tell the sinks, save. State beyond weights and optimizer is the step number."""
+"""The training loop: get the batch, step, judge, tell the sinks, save. State beyond weights and optimizer is the step number.
+
+All ranks run it alike and decide alike: what they decide by is either a function of the clock or a number that all of them have.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +12,21 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
 
-from preheat.arithmetic import Rope, Step, Timeline, flops_per_token
+from preheat.arithmetic import Step, Timeline, flops_per_token
 from preheat.data import SampleOrder
 from preheat.errors import Problem, RunFailed
-from preheat.model import Transformer
+from preheat.model import Losses
 from preheat.monitor import model_flops_utilization
+from preheat.parallel import Engine, Objective
 from preheat.recipe import Recipe, fingerprint
 from preheat.train import checkpoint
 from preheat.train.device import Device
 from preheat.train.optimizer import set_rate
+from preheat.train.ranks import any_rank, exchange, is_first
 from preheat.train.run_folder import RunFolder
+from preheat.train.state import run_state
+from preheat.train.watchdog import Watchdog
 
 Record = dict[str, Any]
 
@@ -39,8 +45,8 @@ class Judge(Protocol):
     def judge(self, record: Record) -> Record | None: ...
 
 
-Evaluator = Callable[[Transformer, Step], Record]
-"""(model, step) -> per source `{"loss", "bits_per_byte", ...}`."""
+Evaluator = Callable[[Engine, Step], Record]
+"""(engine, step) -> per source `{"loss", "bits_per_byte", ...}`."""
 
 
 @dataclass
@@ -50,7 +56,7 @@ class Trainer:
     recipe: Recipe
     timeline: Timeline
     order: SampleOrder
-    model: Transformer
+    engine: Engine
     optimizer: torch.optim.Optimizer
     device: Device
     folder: RunFolder
@@ -59,23 +65,26 @@ class Trainer:
     judge: Judge
     evaluate: Evaluator
     stop_requested: Callable[[], bool]
+    watchdog: Watchdog
+    eod: int | None = None
+    """The end-of-document token, where documents are masked."""
     done: int = 0
     """Steps that are behind."""
 
     def run(self) -> bool:
         """Train to the end of the timeline, or to the first step after a stop was requested. True when the run is complete."""
-        self.model.train()
-        while self.done < self.timeline.end.steps and not self.stop_requested():
+        while self.done < self.timeline.end.steps and not any_rank(self.stop_requested()):
             step = self.timeline.step(self.done + 1)
             if step.first_stage_sample == 0:
                 self._announce_stage(step)
             record = self._train_step(step)
             self.done = step.number
             if self._measurement_due(step):
-                record["held_out"] = self.evaluate(self.model, step)
+                record["held_out"] = self.evaluate(self.engine, step)
             self._tell(record)
             if self._save_due(step):
                 self._save(step)
+            self.watchdog.beat()
         if self.done and self.done < self.timeline.end.steps:
             self._save(self.timeline.step(self.done))
         return self.done == self.timeline.end.steps
@@ -98,33 +107,58 @@ class Trainer:
     def _train_step(self, step: Step) -> Record:
         begin = time.perf_counter()
         segment = step.segment
+        own = self.engine.own_samples(segment.batch_size)
+        device = self.device.torch_device
         inputs_BT, labels_BT = (
-            torch.from_numpy(part) for part in self.order.batch(segment.stage_index, step.first_stage_sample, segment.batch_size)
+            torch.from_numpy(part).to(device)
+            for part in self.order.batch(segment.stage_index, step.first_stage_sample + own.start, own.stop - own.start)
         )
-        tokens = segment.batch_size * segment.seq_len
-        loss = torch.zeros((), device=self.device.torch_device)
-        for first in range(0, segment.batch_size, segment.micro_size):
-            part = slice(first, first + segment.micro_size)
-            loss += self._backward(inputs_BT[part], labels_BT[part], segment.rope, tokens)
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.optimizer.clip_grad_norm)
-        record: Record = {"tokens": step.end.tokens, "step": step.number, "stage": segment.stage.name, "lr": step.lr, "loss": loss.item()}
-        record |= {"grad_norm": norm.item(), "batch_size": segment.batch_size, "seq_len": segment.seq_len, "rope_theta": segment.rope_theta}
+        objective = self._objective(step)
+        losses = self.engine.accumulate(inputs_BT, labels_BT, segment.micro_size, objective)
+        norm = self.engine.clip(self.recipe.optimizer.clip_grad_norm)
+        loss = losses.cross_entropy.item() / objective.tokens
+        record: Record = {"tokens": step.end.tokens, "step": step.number, "stage": segment.stage.name, "lr": step.lr, "loss": loss}
+        record |= {"grad_norm": norm, "batch_size": segment.batch_size, "seq_len": segment.seq_len, "rope_theta": segment.rope_theta}
         self._refuse_non_finite(record)
         set_rate(self.optimizer, step.lr)
         self.optimizer.step()
         self.optimizer.zero_grad()
+        record |= self._model_record(losses, objective) | self._balance_record(step)
         seconds = time.perf_counter() - begin
         flops = flops_per_token(self.recipe.model, segment.seq_len).causal
-        rate = tokens / seconds
+        rate = objective.tokens / seconds
         return record | {"step_time_s": seconds, "tokens_per_s": rate, "mfu": model_flops_utilization(rate, flops, self.peak_flops)}
 
-    def _backward(self, inputs_BT: Tensor, labels_BT: Tensor, rope: Rope | None, tokens: int) -> Tensor:
-        """Add the gradients of a micro-batch; returns its part of the mean loss over the `tokens` tokens of the step."""
-        device = self.device.torch_device
-        with self.device.autocast():
-            losses = self.model(inputs_BT.to(device), labels_BT.to(device), rope=rope, z_loss=self.recipe.optimizer.z_loss)
-        (losses.total / tokens).backward()
-        return losses.cross_entropy.detach() / tokens
+    def _objective(self, step: Step) -> Objective:
+        segment, mtp = step.segment, self.recipe.model.mtp
+        weight = self.timeline.in_force(mtp.loss_weight, step.start.tokens) if mtp is not None else None
+        return Objective(
+            tokens=segment.batch_size * segment.seq_len,
+            rope=segment.rope,
+            eod=self.eod,
+            prediction_weight=weight.weight if weight is not None else 0.0,
+            z_loss=self.recipe.optimizer.z_loss,
+        )
+
+    def _model_record(self, losses: Losses, objective: Objective) -> Record:
+        """The parts of the loss beside the cross-entropy, where the recipe has them, as means over the tokens."""
+        parts = {
+            "z_loss": (losses.z, objective.z_loss > 0),
+            "balance_loss": (losses.balance, self.recipe.model.experts is not None),
+            "prediction_loss": (losses.prediction, objective.prediction_weight > 0),
+        }
+        return {name: value.item() / objective.tokens for name, (value, there) in parts.items() if there}
+
+    def _balance_record(self, step: Step) -> Record:
+        """Let the routers take the step into account; over all layers the fullest expert and the largest share of dropped choices."""
+        experts = self.recipe.model.experts
+        if experts is None:
+            return {}
+        rate = self.timeline.in_force(experts.bias_update_rate, step.start.tokens)
+        balances = self.engine.finish_step(rate.rate if rate is not None else 0.0)
+        own = [max((max(getattr(balance, what), default=0.0) for balance in balances), default=0.0) for what in ("fullest", "dropped")]
+        fullest, dropped = (max(values) for values in zip(*exchange(own), strict=True))
+        return {"expert_fullest": fullest} | ({"expert_dropped": dropped} if experts.capacity_factor is not None else {})
 
     def _refuse_non_finite(self, record: Record) -> None:
         if math.isfinite(record["loss"]) and math.isfinite(record["grad_norm"]):
@@ -162,6 +196,16 @@ class Trainer:
         return last or self.timeline.step(step.number + 1).first_stage_sample == 0
 
     def _save(self, step: Step) -> None:
-        saved = checkpoint.save(self.folder.checkpoints, step.number, step.end.tokens, self.model, self.optimizer, fingerprint(self.recipe))
-        checkpoint.retain(self.folder.checkpoints, self.recipe.checkpoint.keep)
+        engine = self.engine
+        state = run_state(engine, self.optimizer, once=True)
+        saved = checkpoint.save(
+            self.folder.checkpoints,
+            step.number,
+            step.end.tokens,
+            state,
+            fingerprint(self.recipe),
+            writes_plain=engine.is_first_replica,
+        )
+        if is_first():
+            checkpoint.retain(self.folder.checkpoints, self.recipe.checkpoint.keep)
         self.event("checkpoint", "saved", saved.path.name)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from preheat.model import Transformer, is_hidden_matrix, width_factor
+from preheat.model import is_hidden_matrix, width_factor
 from preheat.recipe import Model, Optimizer
 
 _MOMENTUM = 0.95
@@ -45,8 +46,16 @@ def treatment(name: str, model: Model, optimizer: Optimizer) -> Treatment:
     return Treatment(muon=muon, rate_factor=1 / slower, weight_decay=optimizer.weight_decay * slower)
 
 
-def build_optimizer(transformer: Transformer, optimizer: Optimizer) -> torch.optim.Optimizer:
-    """The recipe's optimizer over a transformer, or over a piece of one in which parameters have the same names.
+class Parametrised(Protocol):
+    """A transformer, or what holds pieces of one in which parameters have the same names."""
+
+    config: Model
+
+    def named_parameters(self) -> Iterable[tuple[str, nn.Parameter]]: ...
+
+
+def build_optimizer(transformer: Parametrised, optimizer: Optimizer) -> torch.optim.Optimizer:
+    """The recipe's optimizer over a transformer or its pieces.
 
     It is one optimizer with one state per parameter, whatever is inside. The rate is set before each step by `set_rate`.
     """

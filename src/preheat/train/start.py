@@ -15,14 +15,17 @@ import preheat
 from preheat.arithmetic import Timeline, flops_per_token, layout, parameters
 from preheat.data import IndexedDataset, Manifest, SampleOrder, StageSamples
 from preheat.errors import refuse
-from preheat.model import build
+from preheat.parallel import Engine
 from preheat.recipe import Loaded, Recipe, beyond_training
 from preheat.train import checkpoint
 from preheat.train.device import Device, choose, matmul_peak
 from preheat.train.files import read_json, write_json
 from preheat.train.loop import Evaluator, Judge, Record, Sink, Trainer
 from preheat.train.optimizer import build_optimizer
+from preheat.train.ranks import PATIENCE, exchange, from_first, is_first, join, world_size
 from preheat.train.run_folder import RunFolder
+from preheat.train.state import restore
+from preheat.train.watchdog import Watchdog
 
 Listeners = Callable[[RunFolder, int], tuple[Sequence[Sink], Judge]]
 """(run folder, steps that are behind) -> the sinks and the judge, with records of later steps taken back."""
@@ -41,62 +44,117 @@ def start(
     Raises:
         PreheatError: the layout needs more than this process, data and recipe disagree, or the folder belongs to another run.
     """
-    recipe = loaded.recipe
-    beyond = beyond_training(recipe)
-    if beyond:
-        got = f"{', '.join(beyond)} in the recipe"
-        refuse("train.beyond", got, "this version trains dense models in one process", "It can be checked, planned and exported")
+    recipe, parallel = loaded.recipe, loaded.recipe.parallel
+    _refuse_beyond(recipe)
+    store = join("cuda" if torch.cuda.is_available() else "cpu")
+    _refuse_layout(recipe)
     manifest = Manifest.load(data)
     order, timeline = sample_order(recipe, manifest, data)
     _refuse_small_corpus(recipe, timeline, manifest)
     folder = RunFolder(run)
-    there = folder.open(loaded, manifest.fingerprint)
-    folder.lock()
-    folder.checkpoints.mkdir(exist_ok=True)
+    there = from_first(lambda: _open(folder, loaded, manifest))
     device = choose(recipe.precision)
-    model = build(recipe.model, recipe.seed, device.torch_device)
-    optimizer = build_optimizer(model, recipe.optimizer)
-    found, damaged = checkpoint.newest(folder.checkpoints)
+    engine = Engine(recipe.model, parallel, recipe.seed, device.torch_device, device.compute)
+    optimizer = build_optimizer(engine, recipe.optimizer)
+    found, damaged = _newest(folder)
     if found:
-        checkpoint.load(found, model, optimizer)
-    checkpoint.retain(folder.checkpoints, sys.maxsize)
+        restore(found, engine, optimizer)
     done = found.step if found else 0
-    environment, changed = _environment(folder, device, recipe, manifest, data)
-    if not folder.plan_file.is_file():
+    peak = sum(exchange(matmul_peak(device))) if not folder.environment_file.is_file() else 0.0
+    environment, changed = from_first(lambda: _environment(folder, device, recipe, manifest, data, peak))
+    if is_first() and not folder.plan_file.is_file():
         write_json(folder.plan_file, plan(recipe, timeline, order))
         write_json(folder.data_file, asdict(manifest))
-    sinks, judge = listeners(folder, done)
-    evaluate = evaluator(manifest, device)
+    sinks, judge = listeners(folder, done) if is_first() else ([], Silence())
     trainer = Trainer(
-        recipe,
-        timeline,
-        order,
-        model,
-        optimizer,
-        device,
-        folder,
-        environment["matmul_peak_flops"],
-        sinks,
-        judge,
-        evaluate,
-        stop_requested,
-        done,
+        recipe=recipe,
+        timeline=timeline,
+        order=order,
+        engine=engine,
+        optimizer=optimizer,
+        device=device,
+        folder=folder,
+        peak_flops=environment["matmul_peak_flops"],
+        sinks=sinks,
+        judge=judge,
+        evaluate=evaluator(manifest, device),
+        stop_requested=stop_requested,
+        watchdog=Watchdog(store, PATIENCE.total_seconds()),
+        eod=manifest.tokenizer.eod if recipe.batch.mask_documents else None,
+        done=done,
     )
     for bad in damaged:
         trainer.event("checkpoint-damaged", bad.reason, bad.path.name, "passed over")
+    _announce(trainer, there, found, changed)
+    return trainer
+
+
+class Silence:
+    """The judge of ranks that do not speak."""
+
+    def judge(self, record: Record) -> None:
+        """Nothing is odd: the first rank looks at the same numbers."""
+
+
+def _announce(trainer: Trainer, there: bool, found: checkpoint.Checkpoint | None, changed: list[str]) -> None:
+    """Tell how the run starts or goes on."""
+    end, done = trainer.timeline.end, trainer.done
     if not there:
-        trainer.event(
-            "start",
-            f"{recipe.name}: {timeline.end.steps:_} steps, {timeline.end.tokens:_} tokens",
-            f"{device.compute_name}: {device.reason}",
-        )
-    elif done < timeline.end.steps:
-        trainer.event(
-            "resume", f"continues after step {done:_} of {timeline.end.steps:_}", found.path.name if found else "no checkpoint yet", ""
-        )
+        cause = f"{trainer.recipe.name}: {end.steps:_} steps, {end.tokens:_} tokens"
+        trainer.event("start", cause, f"{trainer.device.compute_name}: {trainer.device.reason}")
+    elif done < end.steps:
+        trainer.event("resume", f"continues after step {done:_} of {end.steps:_}", found.path.name if found else "no checkpoint yet", "")
     if changed:
         trainer.event("environment", "the machine or its software changed: results may differ in the last bits", "; ".join(changed))
-    return trainer
+
+
+def _refuse_beyond(recipe: Recipe) -> None:
+    beyond = beyond_training(recipe)
+    if beyond:
+        refuse(
+            "train.beyond",
+            f"{', '.join(beyond)} in the recipe",
+            "this version does not train that",
+            "It can be checked, planned and exported",
+        )
+
+
+def _refuse_layout(recipe: Recipe) -> None:
+    """The layout divides the processes, and each batch divides among the replicas and micro-batches."""
+    try:
+        sizes = layout(recipe.parallel, world_size())
+    except ValueError as error:
+        refuse("train.layout", str(error), "", "Start as many processes as the layout needs: --nproc, or torchrun")
+    for segment in Timeline(recipe).segments:
+        own, rest = divmod(segment.batch_size, sizes.dense_dp)
+        got = f"stage {segment.stage.name}: a batch of {segment.batch_size} samples"
+        if rest:
+            refuse("train.batch", got, f"{sizes.dense_dp} replicas", "Change the batch or the number of processes")
+        if recipe.parallel.pipeline > 1 and own % segment.micro_size:
+            want = f"{sizes.dense_dp} replicas of whole micro-batches of {segment.micro_size}: a pipeline takes no smaller one"
+            refuse("train.batch", got, want, "Change the batch, batch.micro_size or the number of processes")
+
+
+def _open(folder: RunFolder, loaded: Loaded, manifest: Manifest) -> bool:
+    there = folder.open(loaded, manifest.fingerprint)
+    folder.lock()
+    folder.checkpoints.mkdir(exist_ok=True)
+    return there
+
+
+def _newest(folder: RunFolder) -> tuple[checkpoint.Checkpoint | None, list[checkpoint.Damaged]]:
+    """The checkpoint that all ranks go on from, as the first one finds it; leftovers of interrupted saves go."""
+
+    def look() -> Record:
+        found, damaged = checkpoint.newest(folder.checkpoints)
+        checkpoint.retain(folder.checkpoints, sys.maxsize)
+        return {"found": found.step if found else None, "damaged": [[str(bad.path), bad.reason] for bad in damaged]}
+
+    seen = from_first(look)
+    damaged = [checkpoint.Damaged(Path(path), reason) for path, reason in seen["damaged"]]
+    return (
+        None if seen["found"] is None else checkpoint.Checkpoint(folder.checkpoints / f"step-{seen['found']:08d}", seen["found"])
+    ), damaged
 
 
 def sample_order(recipe: Recipe, manifest: Manifest, data: Path) -> tuple[SampleOrder, Timeline]:
@@ -152,7 +210,9 @@ def _refuse_small_corpus(recipe: Recipe, timeline: Timeline, manifest: Manifest)
             )
 
 
-def _environment(folder: RunFolder, device: Device, recipe: Recipe, manifest: Manifest, data: Path) -> tuple[Record, list[str]]:
+def _environment(
+    folder: RunFolder, device: Device, recipe: Recipe, manifest: Manifest, data: Path, peak: float
+) -> tuple[Record, list[str]]:
     """The machine and software of the run, kept from its first start, and what is different now."""
     now: Record = {
         "schema": "preheat.environment/1",
@@ -168,12 +228,12 @@ def _environment(folder: RunFolder, device: Device, recipe: Recipe, manifest: Ma
         "data": str(data.resolve()),
         "data_fingerprint": manifest.fingerprint,
         "parameters": {"total": parameters(recipe.model).total, "active": parameters(recipe.model).active},
-        "layout": asdict(layout(recipe.parallel, 1)),
+        "layout": asdict(layout(recipe.parallel, world_size())),
         "mfu_convention": "causal",
     }
     if folder.environment_file.is_file():
         before = read_json(folder.environment_file)
         return before, [f"{key}: {before.get(key)} -> {value}" for key, value in now.items() if before.get(key) != value]
-    now["matmul_peak_flops"] = matmul_peak(device)
+    now["matmul_peak_flops"] = peak
     write_json(folder.environment_file, now)
     return now, []

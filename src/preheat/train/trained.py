@@ -50,7 +50,7 @@ def load_trained(run: Path, data: Path | None = None) -> Trained:
         refuse("run.other-data", got, f"{run} was trained on {identity['data_fingerprint'][:12]}", "Give its data with --data")
     device = choose(recipe.precision)
     model = build(recipe.model, recipe.seed, device.torch_device)
-    checkpoint.load(found, model)
+    checkpoint.Contents(found).fill({f"model/{name}": tensor for name, tensor in model.state_dict().items()})
     timeline = Timeline(recipe)
     step = timeline.step(found.step)
     return Trained(folder, recipe, model, device, step, step.end == timeline.end, data, manifest)

@@ -1,0 +1,117 @@
+"""The processes of a run: how they find each other, decide together, and end."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore, Store
+
+from preheat.errors import PreheatError, Problem, RunFailed
+
+PATIENCE = timedelta(minutes=10)
+"""How long a collective waits for a rank that does not come."""
+
+
+def world_size() -> int:
+    """How many processes the launcher started: `torchrun` and `preheat train` say so in the environment."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def join(device_type: str) -> Store | None:
+    """Join the other processes, if there are any; returns the store of this attempt.
+
+    Every attempt of an elastic restart has keys of its own in the launcher's store: a restarted rank would else read the addresses of dead
+    ones.
+    """
+    if world_size() == 1:
+        return None
+    store: Store = dist.TCPStore(  # type: ignore[attr-defined]
+        os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), world_size(), is_master=_hosts_store()
+    )
+    attempt = f"{os.environ.get('TORCHELASTIC_RUN_ID', 'run')}/attempt{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    backend = "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo"
+    store = PrefixStore(attempt, store)
+    dist.init_process_group(backend, store=store, rank=int(os.environ["RANK"]), world_size=world_size(), timeout=PATIENCE)
+    return store
+
+
+def _hosts_store() -> bool:
+    """Whether this rank hosts the store: an elastic agent hosts it itself."""
+    return os.environ["RANK"] == "0" and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+
+
+def leave(code: int) -> NoReturn:
+    """End this process after the others: interpreters that go down with live meshes may abort after a run that was right."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if dist.is_initialized():
+        dist.barrier()
+        os._exit(code)
+    sys.exit(code)
+
+
+def is_first() -> bool:
+    """Whether this process writes the run's files and speaks."""
+    return not dist.is_initialized() or dist.get_rank() == 0
+
+
+def exchange(value: Any) -> list[Any]:
+    """The JSON values of all ranks, in their order."""
+    if not dist.is_initialized():
+        return [value]
+    content = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+    lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
+    dist.all_gather(lengths, torch.tensor([len(content)]))
+    longest = max(int(length) for length in lengths)
+    buffers = [torch.zeros(longest, dtype=torch.uint8) for _ in lengths]
+    dist.all_gather(buffers, torch.nn.functional.pad(content, (0, longest - len(content))))
+    return [json.loads(bytes(buffer[: int(length)].tolist())) for buffer, length in zip(buffers, lengths, strict=True)]
+
+
+def from_first(make: Callable[[], Any]) -> Any:
+    """What the first rank makes, a JSON value, on all ranks; what it refuses, it says, and the others end without a word."""
+    made: Any = None
+    refused: PreheatError | None = None
+    if is_first():
+        try:
+            made = make()
+        except PreheatError as error:
+            refused = error
+    answer, ended = exchange([made, refused is not None])[0]
+    if refused is not None:
+        raise refused
+    if ended:
+        raise SystemExit(2)
+    return answer
+
+
+def together(action: Callable[[], None], failed: Callable[[str], Problem]) -> None:
+    """Do something on every rank.
+
+    Raises:
+        RunFailed: the operating system refused it on some rank; all ranks raise the first one's error, by way of `failed`.
+    """
+    said: str | None = None
+    try:
+        action()
+    except OSError as error:
+        said = str(error)
+    refusals = [f"{message} (rank {rank})" if dist.is_initialized() else message for rank, message in enumerate(exchange(said)) if message]
+    if refusals:
+        raise RunFailed(failed(refusals[0]))
+
+
+def any_rank(wish: bool) -> bool:
+    """Whether any rank wishes it: a signal reaches one process, and all must stop after the same step."""
+    if not dist.is_initialized():
+        return wish
+    flag = torch.tensor([int(wish)])
+    dist.all_reduce(flag, dist.ReduceOp.MAX)
+    return bool(flag.item())

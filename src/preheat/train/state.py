@@ -1,0 +1,50 @@
+"""What of a run is saved: weights, what routers remember, and the optimizer's moments, each under a name that no layout changes."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from preheat.parallel import Engine
+from preheat.train.checkpoint import Checkpoint, Contents, State
+
+
+def run_state(engine: Engine, optimizer: torch.optim.Optimizer, *, once: bool) -> State:
+    """`model/NAME` -> this rank's parameters and persistent buffers, `optimizer/KEY/NAME` -> the moments of its parameters.
+
+    Args:
+        once: leave out what another rank of the pipeline holds too, as is right for saving; all of it is filled when loading.
+    """
+    state = {f"model/{name}": tensor for name, tensor in engine.named_tensors(once=once)}
+    for name, parameter in engine.named_parameters(once=once):
+        for key, value in optimizer.state.get(parameter, {}).items():
+            state[f"optimizer/{key}/{name}"] = value
+    return state
+
+
+def restore(checkpoint: Checkpoint, engine: Engine, optimizer: torch.optim.Optimizer) -> None:
+    """Fill model and optimizer, in whatever layout the checkpoint was written.
+
+    Raises:
+        RunFailed: a tensor is missing or of another shape.
+    """
+    contents = Contents(checkpoint)
+    keys: dict[str, list[str]] = {}
+    for entry in contents.shapes:
+        kind, _, rest = entry.partition("/")
+        if kind == "optimizer":
+            key, _, name = rest.partition("/")
+            keys.setdefault(name, []).append(key)
+    optimizer.state.clear()
+    for name, parameter in engine.named_parameters():
+        for key in keys.get(name, ()):
+            entry = f"optimizer/{key}/{name}"
+            optimizer.state[parameter][key] = _like(parameter, contents.shapes[entry], contents.dtypes[entry])
+    contents.fill(run_state(engine, optimizer, once=False))
+
+
+def _like(parameter: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Room for a moment of a parameter, sharded as the parameter is; or for a number, such as the count of steps."""
+    if shape == tuple(parameter.shape):
+        return torch.empty_like(parameter, dtype=dtype, requires_grad=False)
+    return torch.empty(shape, dtype=dtype)

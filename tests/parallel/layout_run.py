@@ -1,0 +1,197 @@
+"""A few steps of training as a function of model and layout, and how far one run is from another. The ranks of a pool run it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from preheat.arithmetic import Rope
+from preheat.model import routers
+from preheat.parallel import Engine, Objective
+from preheat.recipe import Experts, LatentAttention, Model, MultiTokenPrediction, Parallel
+
+VOCABULARY = 259  # odd: no tensor size divides it
+
+DENSE = Model(
+    layers=4,
+    hidden=32,
+    heads=8,
+    kv_heads=4,
+    ffn_hidden=48,
+    vocab_size=VOCABULARY,
+    rope_theta=1e4,
+    tied_embeddings=False,
+    init_std=0.1,
+)
+_SPARSE = {"count": 8, "active": 2, "ffn_hidden": 16}
+MODELS = {
+    "dense": DENSE,
+    "gpt2": Model(
+        layers=4,
+        hidden=32,
+        heads=8,
+        ffn_hidden=48,
+        vocab_size=VOCABULARY,
+        activation="gelu",
+        norm="layernorm",
+        bias=True,
+        position="learned",
+        max_positions=32,
+        init_std=0.1,
+    ),
+    "mixtral": DENSE.model_copy(update={"experts": Experts(**_SPARSE, aux_loss=0.02, z_loss=1e-3)}),
+    "deepseek": DENSE.model_copy(
+        update={
+            "kv_heads": None,
+            "mla": LatentAttention(q_lora_rank=24, kv_lora_rank=16, qk_nope_head_dim=4, qk_rope_head_dim=4, v_head_dim=4),
+            "experts": Experts(
+                **_SPARSE,
+                shared=1,
+                first_dense=1,
+                score="sigmoid",
+                groups=4,
+                active_groups=2,
+                scaling=2.5,
+                sequence_aux_loss=1e-2,
+                bias_update_rate=1e-3,
+            ),
+            "mtp": MultiTokenPrediction(layers=1, loss_weight=0.3),
+        }
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Training:
+    """What is trained, and on what. Tokens are random: every step is one of the first, where gradients are largest."""
+
+    model: Model
+    steps: int = 5
+    samples: int = 8
+    length: int = 32
+    micro_size: int = 2
+    eod: int | None = None
+    compute: torch.dtype = torch.float32
+    z_loss: float = 1e-4
+    clip: float = 0.5
+    prediction_weight: float = 0.3
+    rope: Rope | None = None
+    unscored: tuple[int, ...] = ()
+    """Samples without a label."""
+
+    def batch(self, step: int) -> tuple[Tensor, Tensor]:
+        tokens = torch.randint(0, VOCABULARY, (self.samples, self.length + 1), generator=torch.Generator().manual_seed(step))
+        if self.eod is not None:  # documents of some ten tokens
+            tokens[torch.rand(tokens.shape, generator=torch.Generator().manual_seed(step)) < 0.1] = self.eod
+        labels = tokens[:, 1:].clone()
+        labels[list(self.unscored)] = -1
+        return tokens[:, :-1], labels
+
+
+Named = list[tuple[str, np.ndarray[Any, Any]]]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run came to; tensors are whole. A rank that holds both copies of an embedding has it twice."""
+
+    losses: list[float]
+    norms: list[float]
+    initial: Named
+    parameters: Named
+    routers: dict[str, np.ndarray[Any, Any]]
+    """Score bias and remembered load."""
+    score: float
+
+
+@dataclass(frozen=True)
+class Distance:
+    """How far this rank's run is from another, at worst."""
+
+    loss: float
+    """Relative, over the steps."""
+    norm: float
+    """Of the gradients, relative."""
+    parameter: float
+    """Absolute, after all steps."""
+    worst: str
+    """Which one that is."""
+    router: float
+    score: float
+    """Relative."""
+    initial: bool
+    """Whether the initial weights are equal to the last bit."""
+
+
+def train(training: Training, parallel: Parallel) -> Outcome:
+    """Train on this rank."""
+    engine = Engine(training.model, parallel, seed=1, device=torch.device("cpu"), compute=training.compute)
+    parameters = list(engine.named_parameters())
+    initial = whole(parameters)
+    # Adam divides by the root of the second moment. Where a gradient is near zero that makes noise of 1e-8 into a step as large as any, after
+    # which a token that two experts suit alike goes to the other one, and runs part. The large epsilon keeps noise as small as it is, and
+    # the large initial weights (init_std) make such ties rare.
+    optimizer = torch.optim.AdamW([parameter for _, parameter in parameters], lr=3e-3, eps=1e-4, fused=True)
+    own, losses, norms = engine.own_samples(training.samples), [], []
+    for step in range(training.steps):
+        tokens, labels = training.batch(step)
+        total = int((labels >= 0).sum())
+        objective = Objective(total, training.rope, training.eod, training.prediction_weight if training.model.mtp else 0.0, training.z_loss)
+        summed = engine.accumulate(tokens[own], labels[own], training.micro_size, objective)
+        losses.append(float(summed.total) / total)
+        norms.append(engine.clip(training.clip))
+        optimizer.step()
+        optimizer.zero_grad()
+        engine.finish_step(bias_rate=1e-3)
+    tokens, labels = training.batch(training.steps)
+    score = engine.score(tokens[:3], labels[:3], training.rope, training.eod)
+    return Outcome(losses, norms, initial, whole(parameters), _router_state(engine), score)
+
+
+def distance(training: Training, parallel: Parallel, reference: Outcome) -> Distance:
+    """Train on this rank and compare; for a pipeline rank, what it holds."""
+    mine = train(training, parallel)
+    initial, last = dict(reference.initial), dict(reference.parameters)
+    apart, worst = max((_apart(value, last[name]), name) for name, value in mine.parameters)
+    return Distance(
+        loss=_relative(mine.losses, reference.losses),
+        norm=_relative(mine.norms, reference.norms),
+        parameter=apart,
+        worst=worst,
+        router=max((_apart(value, reference.routers[name]) for name, value in mine.routers.items()), default=0.0),
+        score=_relative([mine.score], [reference.score]),
+        initial=all(np.array_equal(value, initial[name]) for name, value in mine.initial),
+    )
+
+
+def whole(parameters: Iterable[tuple[str, torch.nn.Parameter]]) -> Named:
+    """Copies of the whole tensors; all ranks of a mesh take part."""
+    values = [(name, parameter.detach()) for name, parameter in parameters]
+    logger = logging.getLogger("torch.distributed.tensor._redistribute")  # it complains of two gathers where one can't do
+    logger.setLevel(logging.ERROR)
+    found = [(name, (value.full_tensor() if isinstance(value, DTensor) else value).numpy().copy()) for name, value in values]
+    logger.setLevel(logging.NOTSET)
+    return found
+
+
+def _router_state(engine: Engine) -> dict[str, np.ndarray[Any, Any]]:
+    found = {}
+    for piece in engine.pieces:
+        for name, router in routers(piece.transformer).items():
+            found |= {f"{name}.{kind}": value.numpy().copy() for kind, value in router.named_buffers() if kind in ("bias", "load")}
+    return found
+
+
+def _apart(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> float:
+    return float(np.abs(a - b).max()) if np.isfinite(a).all() else float("inf")
+
+
+def _relative(mine: list[float], reference: list[float]) -> float:
+    return max(abs(a - b) / abs(b) if a == a else float("inf") for a, b in zip(mine, reference, strict=True))
