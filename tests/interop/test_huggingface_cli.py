@@ -153,10 +153,11 @@ def test_text_from_the_folder_is_text_from_the_run(run: Path, exported: Path) ->
 def test_bf16_is_the_rounded_run(run: Path) -> None:
     from safetensors.torch import load_file
 
+    from preheat.train import load_trained
+
     value = json.loads(preheat("export", "hf", run, "--out", run.parent / "bf16", "--dtype", "bf16", "--json").stdout)
     assert (value["schema"], value["dtype"]) == ("preheat.export-hf/1", "bfloat16")
-    (whole,) = (run / "checkpoints").glob("step-00000012/model.safetensors")
-    rounded, source = load_file(run.parent / "bf16" / "model.safetensors"), load_file(whole)
+    rounded, source = load_file(run.parent / "bf16" / "model.safetensors"), load_trained(run).model.state_dict()
     assert torch.equal(rounded["model.embed_tokens.weight"], source["embedding.weight"].bfloat16())
     assert json.loads((run.parent / "bf16" / "config.json").read_text())["torch_dtype"] == "bfloat16"
     assert "one of fp32, bf16, fp16" in preheat("export", "hf", run, "--out", run.parent / "x", "--dtype", "fp8", code=2).stderr

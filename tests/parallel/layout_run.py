@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -73,10 +73,9 @@ class Training:
     """What is trained, and on what. Tokens are random: every step is one of the first, where gradients are largest."""
 
     model: Model
-    steps: int = 5
-    samples: int = 8
-    length: int = 32
-    micro_size: int = 2
+    micro_size: int
+    shapes: tuple[tuple[int, int], ...] = ((8, 32),) * 5
+    """Samples and their length at each step."""
     eod: int | None = None
     compute: torch.dtype = torch.float32
     z_loss: float = 1e-4
@@ -84,10 +83,14 @@ class Training:
     prediction_weight: float = 0.3
     rope: Rope | None = None
     unscored: tuple[int, ...] = ()
-    """Samples without a label."""
+    """Samples of each batch without a label."""
+
+    def with_micro_size(self, micro_size: int) -> Training:
+        return replace(self, micro_size=micro_size)
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
-        tokens = torch.randint(0, VOCABULARY, (self.samples, self.length + 1), generator=torch.Generator().manual_seed(step))
+        samples, length = self.shapes[min(step, len(self.shapes) - 1)]
+        tokens = torch.randint(0, VOCABULARY, (samples, length + 1), generator=torch.Generator().manual_seed(step))
         if self.eod is not None:  # documents of some ten tokens
             tokens[torch.rand(tokens.shape, generator=torch.Generator().manual_seed(step)) < 0.1] = self.eod
         labels = tokens[:, 1:].clone()
@@ -139,9 +142,10 @@ def train(training: Training, parallel: Parallel) -> Outcome:
     # which a token that two experts suit alike goes to the other one, and runs part. The large epsilon keeps noise as small as it is, and
     # the large initial weights (init_std) make such ties rare.
     optimizer = torch.optim.AdamW([parameter for _, parameter in parameters], lr=3e-3, eps=1e-4, fused=True)
-    own, losses, norms = engine.own_samples(training.samples), [], []
-    for step in range(training.steps):
+    losses, norms = [], []
+    for step in range(len(training.shapes)):
         tokens, labels = training.batch(step)
+        own = engine.own_samples(len(tokens))
         total = int((labels >= 0).sum())
         objective = Objective(total, training.rope, training.eod, training.prediction_weight if training.model.mtp else 0.0, training.z_loss)
         summed = engine.accumulate(tokens[own], labels[own], training.micro_size, objective)
@@ -150,9 +154,28 @@ def train(training: Training, parallel: Parallel) -> Outcome:
         optimizer.step()
         optimizer.zero_grad()
         engine.finish_step(bias_rate=1e-3)
-    tokens, labels = training.batch(training.steps)
+    tokens, labels = training.batch(len(training.shapes))
     score = engine.score(tokens[:3], labels[:3], training.rope, training.eod)
     return Outcome(losses, norms, initial, whole(parameters), _router_state(engine), score)
+
+
+@dataclass(frozen=True)
+class Bars:
+    """How far apart is too far."""
+
+    loss: float = 1e-5
+    norm: float = 1e-5
+    parameter: float = 1e-4
+    router: float = 1e-6
+    score: float = 1e-6
+
+
+def assert_equal(distances: Iterable[Distance], bars: Bars = Bars()) -> None:  # noqa: B008
+    """Every rank's run is the other run, within the bars; initial weights to the last bit."""
+    for rank, found in enumerate(distances):
+        beyond = [field.name for field in fields(Bars) if not getattr(found, field.name) <= getattr(bars, field.name)]
+        assert not beyond, f"rank {rank} is apart in {', '.join(beyond)}: {found}"
+        assert found.initial, f"rank {rank} starts with other weights"
 
 
 def distance(training: Training, parallel: Parallel, reference: Outcome) -> Distance:

@@ -89,7 +89,7 @@ def torch_version(subject: Subject) -> Iterator[Finding]:
 def not_trained(subject: Subject) -> Iterator[Finding]:
     """What the recipe asks for and this version plans, checks and exports but does not train.
 
-    Example: [model.experts], or tensor = 8.
+    Example: dropout = 0.1, or compute = "fp8".
     Source: preheat, `recipe.beyond_training`; `preheat train` refuses such a recipe.
     """
     keys = beyond_training(subject.recipe)

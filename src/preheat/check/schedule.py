@@ -8,6 +8,7 @@ from fractions import Fraction
 from preheat.check.data import stage_ends
 from preheat.check.registry import Finding, rule
 from preheat.check.subject import Subject
+from preheat.recipe import Recipe
 from preheat.units import Quantity, rounded, short
 
 ABSURD_TOKENS = 10**15
@@ -202,21 +203,32 @@ def peak(subject: Subject) -> Iterator[Finding]:
 
 @rule("run.intervals")
 def intervals(subject: Subject) -> Iterator[Finding]:
-    """Saving and measuring happen now and then, and not never.
+    """Saving and measuring happen now and then, and not all the time.
 
-    An interval of nothing has no meaning, and one that is longer than the run never comes due.
-    Example: checkpoint.every = "10B tokens" in a run of 1B tokens.
-    Source: preheat, a recipe says nothing that has no effect.
+    Example: checkpoint.every = "0 tokens".
+    Source: preheat, an interval of nothing has no meaning.
     """
-    recipe = subject.recipe
-    for name, interval in (("checkpoint.every", recipe.checkpoint.every), ("evaluation.every", recipe.evaluation.every)):
-        if interval is None:
-            continue
+    for name, interval in _intervals(subject.recipe).items():
         if interval.amount == 0:
             yield Finding(name, f"{name} is {interval}", "more than nothing", "Write how often")
+
+
+@rule("run.never-due", "warning")
+def never_due(subject: Subject) -> Iterator[Finding]:
+    """An interval that is longer than the run never comes due; at the end of the run, and of each stage, it is saved and measured anyway.
+
+    Example: checkpoint.every = "10B tokens" in a trial run of 1B tokens.
+    Source: preheat, a recipe says nothing that has no effect.
+    """
+    for name, interval in _intervals(subject.recipe).items():
         end = subject.end(interval.unit)
         if end is not None and interval.amount > end:
             yield Finding(name, f"{name} is {interval}", f"the run is over after {end:_} {interval.unit}", "Choose a shorter interval")
+
+
+def _intervals(recipe: Recipe) -> dict[str, Quantity]:
+    every = {"checkpoint.every": recipe.checkpoint.every, "evaluation.every": recipe.evaluation.every}
+    return {name: interval for name, interval in every.items() if interval is not None}
 
 
 @rule("run.unreached", "warning")

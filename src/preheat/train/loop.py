@@ -24,7 +24,7 @@ from preheat.train import checkpoint
 from preheat.train.device import Device
 from preheat.train.optimizer import set_rate
 from preheat.train.ranks import any_rank, exchange, is_first
-from preheat.train.run_folder import RunFolder
+from preheat.train.run_folder import RunFolder, trained_part
 from preheat.train.state import run_state
 from preheat.train.watchdog import Watchdog
 
@@ -203,7 +203,7 @@ class Trainer:
             step.number,
             step.end.tokens,
             state,
-            fingerprint(self.recipe),
+            fingerprint(trained_part(self.recipe.model_dump(mode="json"))),
             writes_plain=engine.is_first_replica,
         )
         if is_first():

@@ -31,28 +31,38 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"
         self.tensorboard = path / "tensorboard"
 
-    def open(self, loaded: Loaded, data_fingerprint: str) -> bool:
-        """Create the folder for this recipe and data, or recognise it as theirs. True when it was there before.
+    def open(self, loaded: Loaded, data_fingerprint: str) -> list[str] | None:
+        """Create the folder for this recipe and data, or recognise it as theirs, and lock it.
+
+        Returns:
+            None for a new folder; else what differs from the recipe that was there, which can only be what a run may change: its layout
+            and how often it saves and measures. The folder then has the new recipe.
 
         Raises:
-            PreheatError: the folder holds something else, or a run of another recipe or of other data; nothing is changed.
+            PreheatError: the folder holds something else, or a run of another recipe or of other data, or another process trains in it;
+                nothing is changed.
         """
         if self.recipe_file.is_file():
-            self._recognise(loaded.recipe, data_fingerprint)
-            return True
+            identity = self._recognise(loaded.recipe, data_fingerprint)
+            now = loaded.recipe.model_dump(mode="json")
+            changes = [f"{key}: {old!r} -> {new!r}" for key, old, new in differences(identity["recipe"], now)]
+            self.lock()
+            if changes:
+                write_json(self.recipe_file, identity | _described(loaded))
+            return changes
         if self.path.exists() and any(entry.suffix != ".partial" for entry in self.path.iterdir()):
             refuse("run.folder", f"{self.path} is not empty and holds no run", "", "Choose another --run folder")
         self.path.mkdir(parents=True, exist_ok=True)
         identity = {
             "schema": SCHEMA,
             "name": loaded.recipe.name,
-            "fingerprint": fingerprint(loaded.recipe),
+            "fingerprint": fingerprint(trained_part(loaded.recipe.model_dump(mode="json"))),
             "data_fingerprint": data_fingerprint,
-            "recipe": loaded.recipe.model_dump(mode="json"),
-            "origins": {key: asdict(origin) for key, origin in loaded.origins.items()},
+            **_described(loaded),
         }
         write_json(self.recipe_file, identity)
-        return False
+        self.lock()
+        return None
 
     def lock(self) -> int:
         """Keep other processes from training in this folder until this one ends; returns the descriptor that holds the lock.
@@ -85,18 +95,16 @@ class RunFolder:
         """The recipe that this run trains."""
         return Recipe.model_validate(self.identity()["recipe"])
 
-    def _recognise(self, recipe: Recipe, data_fingerprint: str) -> None:
+    def _recognise(self, recipe: Recipe, data_fingerprint: str) -> dict[str, Any]:
         identity = self.identity()
-        if identity["fingerprint"] != fingerprint(recipe):
-            changed = [key for key, _, _ in differences(identity["recipe"], recipe.model_dump(mode="json"))]
-            shown = ", ".join(
-                f"{key}: {old!r} -> {new!r}" for key, old, new in differences(identity["recipe"], recipe.model_dump(mode="json"))[:5]
-            )
+        before, now = (trained_part(part) for part in (identity["recipe"], recipe.model_dump(mode="json")))
+        if identity["fingerprint"] != fingerprint(now):
+            changed = [f"{key}: {old!r} -> {new!r}" for key, old, new in differences(before, now)]
             more = f" and {len(changed) - 5} more" if len(changed) > 5 else ""
             refuse(
                 "run.other-recipe",
-                f"{self.path} is a run of another recipe ({shown}{more})",
-                f"fingerprints {identity['fingerprint'][:12]} and {fingerprint(recipe)[:12]}",
+                f"{self.path} is a run of another recipe ({', '.join(changed[:5])}{more})",
+                f"fingerprints {identity['fingerprint'][:12]} and {fingerprint(now)[:12]}",
                 "Take the recipe back to what the run has, or choose another --run folder",
             )
         if identity["data_fingerprint"] != data_fingerprint:
@@ -106,6 +114,22 @@ class RunFolder:
                 f"the prepared data is {data_fingerprint[:12]}",
                 "Give the data folder that the run started with, or choose another --run folder",
             )
+        return identity
+
+
+def trained_part(recipe: dict[str, Any]) -> dict[str, Any]:
+    """Of a recipe as JSON what decides which weights come out, but for the last bits: not the layout, and not what is only written down."""
+    kept = {key: value for key, value in recipe.items() if key not in ("parallel", "checkpoint", "evaluation", "ignore", "description")}
+    kept["batch"] = {key: value for key, value in recipe["batch"].items() if key != "micro_size"}
+    kept["stage"] = [{key: value for key, value in stage.items() if key not in ("micro_size", "context")} for stage in recipe["stage"]]
+    return kept
+
+
+def _described(loaded: Loaded) -> dict[str, Any]:
+    return {
+        "recipe": loaded.recipe.model_dump(mode="json"),
+        "origins": {key: asdict(origin) for key, origin in loaded.origins.items()},
+    }
 
 
 def differences(old: Any, new: Any, prefix: str = "") -> list[tuple[str, Any, Any]]:

@@ -52,7 +52,7 @@ def start(
     order, timeline = sample_order(recipe, manifest, data)
     _refuse_small_corpus(recipe, timeline, manifest)
     folder = RunFolder(run)
-    there = from_first(lambda: _open(folder, loaded, manifest))
+    resettings = from_first(lambda: _open(folder, loaded, manifest))
     device = choose(recipe.precision)
     engine = Engine(recipe.model, parallel, recipe.seed, device.torch_device, device.compute)
     optimizer = build_optimizer(engine, recipe.optimizer)
@@ -85,7 +85,7 @@ def start(
     )
     for bad in damaged:
         trainer.event("checkpoint-damaged", bad.reason, bad.path.name, "passed over")
-    _announce(trainer, there, found, changed)
+    _announce(trainer, found, resettings, changed)
     return trainer
 
 
@@ -96,14 +96,16 @@ class Silence:
         """Nothing is odd: the first rank looks at the same numbers."""
 
 
-def _announce(trainer: Trainer, there: bool, found: checkpoint.Checkpoint | None, changed: list[str]) -> None:
+def _announce(trainer: Trainer, found: checkpoint.Checkpoint | None, resettings: list[str] | None, changed: list[str]) -> None:
     """Tell how the run starts or goes on."""
     end, done = trainer.timeline.end, trainer.done
-    if not there:
+    if resettings is None:
         cause = f"{trainer.recipe.name}: {end.steps:_} steps, {end.tokens:_} tokens"
         trainer.event("start", cause, f"{trainer.device.compute_name}: {trainer.device.reason}")
     elif done < end.steps:
         trainer.event("resume", f"continues after step {done:_} of {end.steps:_}", found.path.name if found else "no checkpoint yet", "")
+    if resettings:
+        trainer.event("layout", "the run goes on in another layout or with other intervals", "; ".join(resettings))
     if changed:
         trainer.event("environment", "the machine or its software changed: results may differ in the last bits", "; ".join(changed))
 
@@ -135,11 +137,10 @@ def _refuse_layout(recipe: Recipe) -> None:
             refuse("train.batch", got, want, "Change the batch, batch.micro_size or the number of processes")
 
 
-def _open(folder: RunFolder, loaded: Loaded, manifest: Manifest) -> bool:
-    there = folder.open(loaded, manifest.fingerprint)
-    folder.lock()
+def _open(folder: RunFolder, loaded: Loaded, manifest: Manifest) -> list[str] | None:
+    resettings = folder.open(loaded, manifest.fingerprint)
     folder.checkpoints.mkdir(exist_ok=True)
-    return there
+    return resettings
 
 
 def _newest(folder: RunFolder) -> tuple[checkpoint.Checkpoint | None, list[checkpoint.Damaged]]:

@@ -1,0 +1,42 @@
+"""The ranks of the session, and what one process comes to, computed once for each training."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from layout_run import Distance, Outcome, Training, distance, train
+from rank_pool import RankPool
+
+from preheat.recipe import Parallel
+
+Apart = Callable[[int, Parallel, Training], list[Distance]]
+
+
+@pytest.fixture(scope="session")
+def ranks() -> Iterator[RankPool]:
+    pool = RankPool(8)
+    yield pool
+    pool.close()
+
+
+@pytest.fixture(scope="session")
+def reference(ranks: RankPool) -> Callable[[Training], Outcome]:
+    """What one process comes to; one micro-batch a step."""
+    known: dict[str, Outcome] = {}
+
+    def outcome(training: Training) -> Outcome:
+        whole = training.with_micro_size(max(samples for samples, _ in training.shapes))
+        if repr(whole) not in known:
+            known[repr(whole)] = ranks.run(1, train, whole, Parallel())[0]
+        return known[repr(whole)]
+
+    return outcome
+
+
+@pytest.fixture(scope="session")
+def apart(ranks: RankPool, reference: Callable[[Training], Outcome]) -> Apart:
+    """How far a layout is from one process, on each rank."""
+
+    def run(count: int, parallel: Parallel, training: Training) -> list[Distance]:
+        return ranks.run(count, distance, training, parallel, reference(training))
+
+    return run
