@@ -31,10 +31,11 @@ pytestmark = [
 ]
 # Lincoln at Gettysburg, 1863
 TEXT = (
-    "Four score and seven years ago our fathers brought forth, upon this continent, a new nation, conceived in liberty, and dedicated to "
-    "the proposition that all men are created equal. Now we are engaged in a great civil war, testing whether that nation, or any nation so "
-    "conceived, and so dedicated, can long endure. We are met on a great battle field of that war. We have come to dedicate a portion of "
-    "it, as a final resting place for those who died here, that the nation might live. This we may, in all propriety do."
+    "Four score and seven years ago our fathers brought forth, upon this continent, a new nation, conceived in liberty, and "
+    "dedicated to the proposition that all men are created equal. Now we are engaged in a great civil war, testing whether "
+    "that nation, or any nation so conceived, and so dedicated, can long endure. We are met on a great battle field of that "
+    "war. We have come to dedicate a portion of it, as a final resting place for those who died here, that the nation might "
+    "live. This we may, in all propriety do."
 )
 
 
