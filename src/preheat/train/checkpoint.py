@@ -90,7 +90,7 @@ def save(folder: Path, step: int, tokens: int, state: State, recipe_fingerprint:
 
     try:
         together(lambda: _begin(partial) if is_first() else None, failed)
-        together(lambda: _write_own(partial, state, writes_plain), failed)
+        together(lambda: _writeown_part(partial, state, writes_plain), failed)
         together(lambda: _finish(partial, final, facts) if is_first() else None, failed)
     except RunFailed:
         if is_first():
@@ -154,7 +154,7 @@ class Contents:
             if self.shapes.get(name) != tuple(tensor.shape):
                 got = f"{name} is {self.shapes.get(name, 'not there')}, and the run has {tuple(tensor.shape)}"
                 raise RunFailed(Problem("checkpoint.tensors", got, "", "It is of another model", Where(str(self.path))))
-            own, needed = _own(tensor)
+            own, needed = own_part(tensor)
             filled = 0
             for file, region in self._parts[name]:
                 common = needed.common(region)
@@ -181,7 +181,7 @@ def _begin(partial: Path) -> None:
     partial.mkdir(parents=True)
 
 
-def _write_own(partial: Path, state: State, writes_plain: bool) -> None:
+def _writeown_part(partial: Path, state: State, writes_plain: bool) -> None:
     """Write this rank's parts, unless another rank holds the same, and where they stand."""
     tensors, parts = {}, {}
     for name, tensor in state.items():
@@ -190,7 +190,7 @@ def _write_own(partial: Path, state: State, writes_plain: bool) -> None:
             writes = all(tensor.device_mesh.get_local_rank(axis) == 0 for axis in replicated)
         else:
             writes = writes_plain
-        own, region = _own(tensor)
+        own, region = own_part(tensor)
         if writes and own.numel():
             tensors[name] = own.contiguous()
             dtype = str(own.dtype).removeprefix("torch.")
@@ -211,7 +211,7 @@ def _finish(partial: Path, final: Path, facts: dict[str, Any]) -> None:
     sync_folder(final.parent)
 
 
-def _own(tensor: Tensor) -> tuple[Tensor, Region]:
+def own_part(tensor: Tensor) -> tuple[Tensor, Region]:
     """This rank's part of a tensor, and where in the whole it stands."""
     if not isinstance(tensor, DTensor):
         return tensor.detach(), Region((0,) * tensor.dim(), tuple(tensor.shape))

@@ -31,8 +31,11 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"
         self.tensorboard = path / "tensorboard"
 
-    def open(self, loaded: Loaded, data_fingerprint: str) -> list[str] | None:
+    def open(self, loaded: Loaded, data_fingerprint: str, initial: str | None = None) -> list[str] | None:
         """Create the folder for this recipe and data, or recognise it as theirs, and lock it.
+
+        Args:
+            initial: checksum of the weights that the run is to begin with, where they are not made from the seed.
 
         Returns:
             None for a new folder; else what differs from the recipe that was there, which can only be what a run may change: its layout
@@ -44,6 +47,10 @@ class RunFolder:
         """
         if self.recipe_file.is_file():
             identity = self._recognise(loaded.recipe, data_fingerprint)
+            if identity["initial"] != initial and (initial is not None or not any(self.checkpoints.glob("step-*"))):
+                began = "weights made from the seed" if identity["initial"] is None else f"the weights {identity['initial'][:12]}"
+                given = "none are given" if initial is None else f"--init-from gives {initial[:12]}"
+                refuse("run.other-weights", f"{self.path} began with {began}", given, "Give the same, or choose another --run folder")
             now = loaded.recipe.model_dump(mode="json")
             changes = [f"{key}: {old!r} -> {new!r}" for key, old, new in differences(identity["recipe"], now)]
             self.lock()
@@ -58,6 +65,7 @@ class RunFolder:
             "name": loaded.recipe.name,
             "fingerprint": fingerprint(trained_part(loaded.recipe.model_dump(mode="json"))),
             "data_fingerprint": data_fingerprint,
+            "initial": initial,
             **_described(loaded),
         }
         write_json(self.recipe_file, identity)

@@ -20,6 +20,7 @@ from preheat.recipe import Loaded, Recipe, beyond_training
 from preheat.train import checkpoint
 from preheat.train.device import Device, choose, matmul_peak
 from preheat.train.files import read_json, write_json
+from preheat.train.initial import InitialWeights
 from preheat.train.loop import Evaluator, Judge, Record, Sink, Trainer
 from preheat.train.optimizer import build_optimizer
 from preheat.train.ranks import PATIENCE, exchange, from_first, is_first, join, world_size
@@ -38,8 +39,9 @@ def start(
     listeners: Listeners,
     evaluator: Callable[[Manifest, Device], Evaluator],
     stop_requested: Callable[[], bool],
+    initial_folder: Path | None = None,
 ) -> Trainer:
-    """Open or resume the run.
+    """Open or resume the run; a new one begins with the weights in `initial_folder`, or with those that the recipe's seed makes.
 
     Raises:
         PreheatError: the layout needs more than this process, data and recipe disagree, or the folder belongs to another run.
@@ -51,14 +53,17 @@ def start(
     manifest = Manifest.load(data)
     order, timeline = sample_order(recipe, manifest, data)
     _refuse_small_corpus(recipe, timeline, manifest)
+    initial = InitialWeights(recipe.model, initial_folder) if initial_folder is not None else None
     folder = RunFolder(run)
-    resettings = from_first(lambda: _open(folder, loaded, manifest))
+    resettings = from_first(lambda: _open(folder, loaded, manifest, initial))
     device = choose(recipe.precision)
     engine = Engine(recipe.model, parallel, recipe.seed, device.torch_device, device.compute)
     optimizer = build_optimizer(engine, recipe.optimizer)
     found, damaged = _newest(folder)
     if found:
         restore(found, engine, optimizer)
+    elif initial is not None:
+        initial.fill(engine.named_tensors())
     done = found.step if found else 0
     peak = sum(exchange(matmul_peak(device))) if not folder.environment_file.is_file() else 0.0
     environment, changed = from_first(lambda: _environment(folder, device, recipe, manifest, data, peak))
@@ -86,6 +91,8 @@ def start(
     for bad in damaged:
         trainer.event("checkpoint-damaged", bad.reason, bad.path.name, "passed over")
     _announce(trainer, found, resettings, changed)
+    if initial is not None and found is None:
+        trainer.event("initial-weights", f"begins with the weights in {initial.folder}", "; ".join(initial.notes))
     return trainer
 
 
@@ -137,8 +144,8 @@ def _refuse_layout(recipe: Recipe) -> None:
             refuse("train.batch", got, want, "Change the batch, batch.micro_size or the number of processes")
 
 
-def _open(folder: RunFolder, loaded: Loaded, manifest: Manifest) -> list[str] | None:
-    resettings = folder.open(loaded, manifest.fingerprint)
+def _open(folder: RunFolder, loaded: Loaded, manifest: Manifest, initial: InitialWeights | None) -> list[str] | None:
+    resettings = folder.open(loaded, manifest.fingerprint, initial.digest if initial is not None else None)
     folder.checkpoints.mkdir(exist_ok=True)
     return resettings
 
