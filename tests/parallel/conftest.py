@@ -12,8 +12,8 @@ Apart = Callable[[int, Parallel, Training], list[Distance]]
 
 
 @pytest.fixture(scope="session")
-def ranks() -> Iterator[RankPool]:
-    pool = RankPool(8)
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
+    pool = RankPool(tmp_path_factory.mktemp("ranks"))
     yield pool
     pool.close()
 

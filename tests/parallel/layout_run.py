@@ -84,19 +84,21 @@ class Training:
     clip: float = 0.5
     prediction_weight: float = 0.3
     rope: Rope | None = None
-    unscored: tuple[int, ...] = ()
-    """Samples of each batch without a label."""
+    scored: tuple[int, ...] = ()
+    """How many tokens of each sample have a label; all of the samples that it doesn't name."""
 
     def with_micro_size(self, micro_size: int) -> Training:
         return replace(self, micro_size=micro_size)
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
+        """The tokens and labels of a step; the one after the last is for scoring."""
         samples, length = self.shapes[min(step, len(self.shapes) - 1)]
         tokens = torch.randint(0, VOCABULARY, (samples, length + 1), generator=torch.Generator().manual_seed(step))
         if self.eod is not None:  # documents of some ten tokens
             tokens[torch.rand(tokens.shape, generator=torch.Generator().manual_seed(step)) < 0.1] = self.eod
         labels = tokens[:, 1:].clone()
-        labels[list(self.unscored)] = -1
+        for sample, scored in enumerate(self.scored if step < len(self.shapes) else ()):
+            labels[sample, scored:] = -1
         return tokens[:, :-1], labels
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
-import tempfile
 import time
 import traceback
 import warnings
@@ -26,14 +25,13 @@ class RankFailed(AssertionError):
 
 
 class RankPool:
-    """Up to `size` ranks."""
+    """Processes that can be the ranks of a group, as many as it takes; `folder` is where they find each other."""
 
-    def __init__(self, size: int) -> None:
-        self.size = size
+    def __init__(self, folder: Path) -> None:
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(PRELOAD)
         self._workers: list[tuple[Any, Connection]] = []
-        self._folder = tempfile.TemporaryDirectory()
+        self._folder = folder
         self._calls = 0
 
     def run(self, ranks: int, function: Callable[..., Any], *arguments: Any, timeout_s: float = 120) -> list[Any]:
@@ -45,7 +43,7 @@ class RankPool:
         while len(self._workers) < ranks:
             self._start()
         self._calls += 1
-        store = Path(self._folder.name) / str(self._calls)
+        store = self._folder / str(self._calls)
         for rank, (_, connection) in enumerate(self._workers[:ranks]):
             connection.send((rank, ranks, str(store), function, arguments))
         try:
@@ -76,7 +74,7 @@ class RankPool:
         while waiting:
             ready = wait(list(waiting), timeout=max(0.0, until - time.monotonic()))
             if not ready:
-                raise RankFailed(f"ranks {sorted(waiting.values())} of {ranks} did not answer in time; the others were done")
+                raise RankFailed(f"ranks {sorted(waiting.values())} of {ranks} did not answer in time")
             for connection in ready:
                 rank = waiting.pop(connection)  # type: ignore[call-overload]
                 try:

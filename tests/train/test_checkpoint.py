@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,7 @@ def step(engine: Engine, optimizer: torch.optim.Optimizer, steps: int) -> None:
 
 
 def save(folder: Path, step: int, engine: Engine, optimizer: torch.optim.Optimizer) -> checkpoint.Checkpoint:
-    return checkpoint.save(folder, step, 12 * step, run_state(engine, optimizer, once=True), "f")
+    return checkpoint.save(folder, step, 12 * step, checkpoint.stage(run_state(engine, optimizer, once=True)), "f")
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -111,4 +112,22 @@ def test_retention_keeps_the_newest(tmp_path: Path) -> None:
     for number in (1, 2, 3, 11):
         save(tmp_path, number, network, optimizer)
     checkpoint.retain(tmp_path, 2)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000003", "step-00000011"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["latest", "step-00000003", "step-00000011"]
+    assert (tmp_path / "latest").resolve().name == "step-00000011"
+
+
+def test_some_checkpoints_stay_for_good(tmp_path: Path) -> None:
+    network, optimizer = trained(MODEL, seed=1)
+    for number in range(1, 8):
+        save(tmp_path, number, network, optimizer)
+        checkpoint.retain(tmp_path, 2, lambda step: step % 3 == 0)
+    assert sorted(path.name for path in tmp_path.glob("step-*")) == [f"step-0000000{number}" for number in (3, 6, 7)]
+
+
+def test_a_disk_without_room_is_seen_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    network, optimizer = trained(MODEL, seed=1)
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    with pytest.raises(RunFailed, match=r"it needs \d+_?\d* bytes and 1_000 are free"):
+        save(tmp_path, 1, network, optimizer)
+    assert not list(tmp_path.iterdir())

@@ -28,7 +28,7 @@ def train(mini: tuple[Path, Path], run: Path, *more: str | Path, code: int = 0) 
 
 
 def test_it_goes_on_from_where_the_weights_stand(mini: tuple[Path, Path], undisturbed: Path, weights: Path, tmp_path: Path) -> None:
-    """The first loss is near the last one of the run that the weights come from, far from ln 320 = 5.77; with the rope base it ended with."""
+    """The first loss is near the last one of the run that the weights come from, far from ln 320 = 5.77."""
     run = tmp_path / "run"
     train(mini, run, "--init-from", weights)
     first, before = lines(run / "metrics.jsonl")[0], lines(undisturbed / "metrics.jsonl")

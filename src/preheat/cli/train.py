@@ -15,7 +15,7 @@ from preheat.arithmetic import smallest_world
 from preheat.check import check
 from preheat.cli.options import AsJson, DataPath, RecipeName, Sets, data_folder
 from preheat.cli.output import complain, print_json
-from preheat.errors import PreheatError
+from preheat.errors import PreheatError, refuse
 from preheat.recipe import Loaded, load
 
 if TYPE_CHECKING:
@@ -29,6 +29,9 @@ InitialWeights = Annotated[
     Path | None,
     typer.Option("--init-from", metavar="FOLDER", help="Begin a new run with the weights that `preheat import hf` wrote there."),
 ]
+Patience = Annotated[
+    int, typer.Option("--patience", metavar="SECONDS", min=1, help="How long processes wait for one that is stuck before the run ends.")
+]
 RunOption = Annotated[Path | None, typer.Option("--run", metavar="FOLDER", help="The folder of the run [default: runs/NAME].")]
 
 
@@ -39,6 +42,7 @@ def run(
     sets: Sets = None,
     init_from: InitialWeights = None,
     nproc: Processes = None,
+    patience: Patience = 600,
     as_json: AsJson = False,
 ) -> None:
     """Train a recipe on prepared data. The same command continues an interrupted run, in whatever layout.
@@ -51,6 +55,8 @@ def run(
     if errors:
         raise PreheatError(*errors)
     launched = "RANK" in os.environ
+    if launched and nproc is not None and str(nproc) != os.environ["WORLD_SIZE"]:
+        refuse("train.nproc", f"--nproc {nproc}", f"the launcher started {os.environ['WORLD_SIZE']}", "Remove --nproc")
     if os.environ.get("RANK", "0") == "0":
         complain([problem for problem in problems if problem.severity == "warning"])
     processes = nproc or smallest_world(loaded.recipe.parallel)
@@ -58,24 +64,26 @@ def run(
         from preheat.train.workers import start_workers
 
         raise typer.Exit(start_workers([sys.executable, "-m", "preheat", *sys.argv[1:]], processes))
-    from preheat.train.ranks import is_first, leave
+    from preheat.train.ranks import is_first, leave, one_speaks
 
     stop = _StopSignal()
-    trainer = _start(loaded, data_folder(data, loaded.recipe.name), run or Path("runs") / loaded.recipe.name, stop, init_from)
-    try:
-        complete = trainer.run()
-        if complete and not stop.already_complete:
-            trainer.event("finish", "the run is complete")
-    finally:
-        for sink in trainer.sinks:
-            sink.close()
-    if is_first():
-        _report(trainer, complete, as_json)
+    folder = run or Path("runs") / loaded.recipe.name
+    with one_speaks(lambda error: complain(error.problems)):
+        trainer = _start(loaded, data_folder(data, loaded.recipe.name), folder, stop, patience, init_from)
+        try:
+            complete = trainer.run()
+            if complete and not stop.already_complete:
+                trainer.event("finish", "the run is complete")
+        finally:
+            for sink in trainer.sinks:
+                sink.close()
+        if is_first():
+            _report(trainer, complete, as_json)
     leave(0 if complete else 1)
 
 
 def _report(trainer: Trainer, complete: bool, as_json: bool) -> None:
-    last = _last_record(trainer)
+    last = _last_record(trainer) if trainer.done else {}
     if as_json:
         print_json({"schema": "preheat.train/1", "complete": complete, "run": str(trainer.folder.path), **last})
     elif complete:
@@ -85,7 +93,7 @@ def _report(trainer: Trainer, complete: bool, as_json: bool) -> None:
         print(f"{trainer.folder.path}: stopped and saved after step {trainer.done:_}; the same command continues")
 
 
-def _start(loaded: Loaded, data: Path, folder: Path, stop: _StopSignal, initial: Path | None) -> Trainer:
+def _start(loaded: Loaded, data: Path, folder: Path, stop: _StopSignal, patience: int, initial: Path | None) -> Trainer:
     from preheat.arithmetic import Step, Timeline
     from preheat.data import Manifest, Tokenizer, held_out_tokens
     from preheat.evaluate import held_out, score_record
@@ -120,7 +128,7 @@ def _start(loaded: Loaded, data: Path, folder: Path, stop: _StopSignal, initial:
 
         return measure
 
-    return start(loaded, data, folder, listeners, evaluator, stop, initial)
+    return start(loaded, data, folder, listeners, evaluator, stop, patience, initial)
 
 
 def _last_record(trainer: Trainer) -> dict[str, object]:
@@ -130,12 +138,12 @@ def _last_record(trainer: Trainer) -> dict[str, object]:
 
 
 class _StopSignal:
-    """Ctrl-C or SIGTERM once: finish the step, save and stop. Ctrl-C twice: stop at once."""
+    """Ctrl-C, SIGTERM or SIGUSR1 (which Slurm can send ahead of time) once: finish the step, save and stop. Ctrl-C twice: stop at once."""
 
     def __init__(self) -> None:
         self.requested = False
         self.already_complete = False
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
             signal.signal(number, self._receive)
 
     def __call__(self) -> bool:

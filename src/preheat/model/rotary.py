@@ -46,7 +46,7 @@ def rotate(x_BHTE: Tensor, rotary: Rotary) -> Tensor:
     turned = cos_TR.shape[-1]
     if turned < x_BHTE.shape[-1]:
         return torch.cat((rotate(x_BHTE[..., :turned], rotary), x_BHTE[..., turned:]), dim=-1)
-    return (x_BHTE * cos_TR + x_BHTE.roll(turned // 2, -1) * sin_TR).to(x_BHTE.dtype)
+    return torch.addcmul(x_BHTE * cos_TR, x_BHTE.roll(turned // 2, -1), sin_TR).to(x_BHTE.dtype)
 
 
 def score_scale(model: Model, rope: Rope | None) -> float:

@@ -154,7 +154,11 @@ class Checkpoint(Table):
 
     every: Amount
     keep: Count = 2
-    """How many of the newest checkpoints stay on disk."""
+    """How many of the newest checkpoints stay on disk; those at the ends of stages stay too."""
+    keep_every: Amount | None = None
+    """Checkpoints at this interval stay as well."""
+    on_failure: Literal["stop", "continue"] = "continue"
+    """What the run does when a checkpoint could not be written; at its end it always fails."""
 
 
 class Evaluation(Table):

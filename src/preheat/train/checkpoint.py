@@ -6,8 +6,10 @@ stands. Whatever layout reads it takes the regions that it needs. The state of s
 
 from __future__ import annotations
 
+import errno
 import math
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 
 from preheat.errors import Problem, RunFailed, Where
 from preheat.train.files import read_json, sha256, sync_file, sync_folder, write_json
-from preheat.train.ranks import is_first, together
+from preheat.train.ranks import Group, exchange, is_first, together
 
 SCHEMA = "preheat.checkpoint/2"
 
@@ -72,26 +74,56 @@ class Region:
         return tuple(slice(a - b, a - b + size) for a, b, size in zip(self.start, outer.start, self.shape, strict=True))
 
 
-def save(folder: Path, step: int, tokens: int, state: State, recipe_fingerprint: str, *, writes_plain: bool = True) -> Checkpoint:
-    """Write `folder/step-N`; all ranks call it together.
+@dataclass(frozen=True)
+class Part:
+    """What one rank writes of a tensor."""
+
+    values: Tensor
+    """On the CPU; no other holds the same memory."""
+    shape: tuple[int, ...]
+    """Of the whole tensor."""
+    region: Region
+
+
+def stage(state: State, writes_plain: bool = True) -> dict[str, Part]:
+    """Copy what this rank writes to the CPU, so that training may go on: its parts of all tensors, unless another rank has the same.
 
     Args:
         writes_plain: whether this rank writes the tensors that are no DTensors, of which its replicas hold the same.
+    """
+    parts = {}
+    for name, tensor in state.items():
+        writes = writes_plain
+        if isinstance(tensor, DTensor):
+            replicated = [axis for axis, placement in enumerate(tensor.placements) if placement.is_replicate()]
+            writes = all(tensor.device_mesh.get_local_rank(axis) == 0 for axis in replicated)
+        own, region = own_part(tensor)
+        if writes and own.numel():
+            parts[name] = Part(own.to("cpu", copy=True).contiguous(), tuple(tensor.shape), region)
+    return parts
+
+
+def save(folder: Path, step: int, tokens: int, parts: dict[str, Part], recipe_fingerprint: str, group: Group = None) -> Checkpoint:
+    """Write `folder/step-N`; all ranks call it together.
+
+    Args:
+        group: through which they agree; one of its own when training goes on beside.
 
     Raises:
-        RunFailed: the disk is full or not writable; earlier checkpoints are untouched.
+        RunFailed: the disk is full or not writable on some rank; earlier checkpoints are untouched.
     """
     final, partial = folder / f"step-{step:08d}", folder / f".step-{step:08d}.partial"
     facts = {"schema": SCHEMA, "step": step, "tokens": tokens, "recipe_fingerprint": recipe_fingerprint}
+    needed = sum(exchange(sum(part.values.nbytes for part in parts.values()), group))
 
     def failed(why: str) -> Problem:
         got = f"the checkpoint of step {step} was not written: {why}"
         return Problem("checkpoint.write", got, "", "Earlier ones are intact", Where(str(folder)))
 
     try:
-        together(lambda: _begin(partial) if is_first() else None, failed)
-        together(lambda: _writeown_part(partial, state, writes_plain), failed)
-        together(lambda: _finish(partial, final, facts) if is_first() else None, failed)
+        together(lambda: _begin(partial, needed) if is_first() else None, failed, group)
+        together(lambda: _write_own(partial, parts), failed, group)
+        together(lambda: _finish(partial, final, facts) if is_first() else None, failed, group)
     except RunFailed:
         if is_first():
             shutil.rmtree(partial, ignore_errors=True)
@@ -137,7 +169,7 @@ class Contents:
         self._parts: dict[str, list[tuple[str, Region]]] = {}
         for name in read_json(self.path / "manifest.json")["files"]:
             if name.endswith(".json"):
-                for entry, part in read_json(self.path / name).items():
+                for entry, part in read_json(self.path / name)["parts"].items():
                     self.shapes[entry], self.dtypes[entry] = tuple(part["shape"]), _DTYPES[part["dtype"]]
                     region = Region(tuple(part["start"]), tuple(part["part"]))
                     self._parts.setdefault(entry, []).append((name.replace(".json", ".safetensors"), region))
@@ -167,48 +199,64 @@ class Contents:
                 raise RunFailed(Problem("checkpoint.tensors", got, "", "A part is missing", Where(str(self.path))))
 
 
-def retain(folder: Path, keep: int) -> None:
-    """Remove all but the newest `keep` checkpoints, and what an interrupted save left behind."""
+def retain(folder: Path, keep: int, stays: Callable[[int], bool] = lambda _: False) -> None:
+    """Remove all but the newest `keep` checkpoints and those whose step `stays`, and what an interrupted save left behind."""
     for path in sorted(folder.glob("step-*"), reverse=True)[keep:]:
-        trash = path.with_name(f".{path.name}.partial")
-        path.replace(trash)
+        if not stays(int(path.name.removeprefix("step-"))):
+            path.replace(path.with_name(f".{path.name}.partial"))
     for path in folder.glob(".step-*.partial"):
         shutil.rmtree(path)
+    (folder / ".latest.partial").unlink(missing_ok=True)
 
 
-def _begin(partial: Path) -> None:
+def _begin(partial: Path, needed: int) -> None:
+    """Make the folder, if the disk has room for `needed` bytes."""
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
+    free = shutil.disk_usage(partial).free
+    if free < needed:
+        raise OSError(errno.ENOSPC, f"it needs {needed:_} bytes and {free:_} are free")
 
 
-def _writeown_part(partial: Path, state: State, writes_plain: bool) -> None:
-    """Write this rank's parts, unless another rank holds the same, and where they stand."""
-    tensors, parts = {}, {}
-    for name, tensor in state.items():
-        if isinstance(tensor, DTensor):
-            replicated = [axis for axis, placement in enumerate(tensor.placements) if placement.is_replicate()]
-            writes = all(tensor.device_mesh.get_local_rank(axis) == 0 for axis in replicated)
-        else:
-            writes = writes_plain
-        own, region = own_part(tensor)
-        if writes and own.numel():
-            tensors[name] = own.contiguous()
-            dtype = str(own.dtype).removeprefix("torch.")
-            parts[name] = {"dtype": dtype, "shape": list(tensor.shape), "start": list(region.start), "part": list(region.shape)}
-    if tensors:
-        name = f"rank-{dist.get_rank() if dist.is_initialized() else 0:05d}"
-        save_file(tensors, partial / f"{name}.safetensors")
-        sync_file(partial / f"{name}.safetensors")
-        write_json(partial / f"{name}.json", parts)
+def _write_own(partial: Path, parts: dict[str, Part]) -> None:
+    """Write this rank's parts, and where they stand."""
+    if not parts:
+        return
+    name = f"rank-{dist.get_rank() if dist.is_initialized() else 0:05d}"
+    file = partial / f"{name}.safetensors"
+    save_file({entry: part.values for entry, part in parts.items()}, file)
+    sync_file(file)
+    places = {
+        entry: {
+            "dtype": str(part.values.dtype).removeprefix("torch."),
+            "shape": part.shape,
+            "start": part.region.start,
+            "part": part.region.shape,
+        }
+        for entry, part in parts.items()
+    }
+    write_json(partial / f"{name}.json", {"file": _facts(file), "parts": places})
 
 
 def _finish(partial: Path, final: Path, facts: dict[str, Any]) -> None:
-    files = {path.name: {"bytes": path.stat().st_size, "sha256": sha256(path)} for path in sorted(partial.iterdir())}
+    files = {}
+    for path in sorted(partial.glob("rank-*.json")):
+        files[path.name] = _facts(path)
+        files[path.with_suffix(".safetensors").name] = read_json(path)["file"]
     write_json(partial / "manifest.json", facts | {"files": files})
     if final.exists():  # a damaged one that the run resumed from before
         shutil.rmtree(final)
     partial.rename(final)
     sync_folder(final.parent)
+    pointer = final.parent / ".latest.partial"
+    pointer.unlink(missing_ok=True)
+    pointer.symlink_to(final.name)
+    pointer.replace(final.parent / "latest")
+    sync_folder(final.parent)
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    return {"bytes": path.stat().st_size, "sha256": sha256(path)}
 
 
 def own_part(tensor: Tensor) -> tuple[Tensor, Region]:

@@ -19,12 +19,12 @@ from preheat.errors import Problem, RunFailed
 from preheat.model import Losses
 from preheat.monitor import model_flops_utilization
 from preheat.parallel import Engine, Objective
-from preheat.recipe import Recipe, fingerprint
-from preheat.train import checkpoint
+from preheat.recipe import Recipe
 from preheat.train.device import Device
 from preheat.train.optimizer import set_rate
-from preheat.train.ranks import any_rank, exchange, is_first
-from preheat.train.run_folder import RunFolder, trained_part
+from preheat.train.ranks import any_rank, exchange
+from preheat.train.run_folder import RunFolder
+from preheat.train.saver import Saver
 from preheat.train.state import run_state
 from preheat.train.watchdog import Watchdog
 
@@ -66,10 +66,13 @@ class Trainer:
     evaluate: Evaluator
     stop_requested: Callable[[], bool]
     watchdog: Watchdog
+    saver: Saver
     eod: int | None = None
     """The end-of-document token, where documents are masked."""
     done: int = 0
     """Steps that are behind."""
+    _saving: Step | None = None
+    """The step whose save is under way."""
 
     def run(self) -> bool:
         """Train to the end of the timeline, or to the first step after a stop was requested. True when the run is complete."""
@@ -87,6 +90,7 @@ class Trainer:
             self.watchdog.beat()
         if self.done and self.done < self.timeline.end.steps:
             self._save(self.timeline.step(self.done))
+        self._finish_save()
         return self.done == self.timeline.end.steps
 
     def event(self, kind: str, cause: str, evidence: str = "", action: str = "") -> None:
@@ -189,23 +193,34 @@ class Trainer:
         return self._ends_stage(step) or (every is not None and self.timeline.due(step, every))
 
     def _save_due(self, step: Step) -> bool:
-        return step.end == self.timeline.end or self.timeline.due(step, self.recipe.checkpoint.every)
+        return self._ends_stage(step) or self.timeline.due(step, self.recipe.checkpoint.every)
 
     def _ends_stage(self, step: Step) -> bool:
         last = step.end == self.timeline.end
         return last or self.timeline.step(step.number + 1).first_stage_sample == 0
 
     def _save(self, step: Step) -> None:
-        engine = self.engine
-        state = run_state(engine, self.optimizer, once=True)
-        saved = checkpoint.save(
-            self.folder.checkpoints,
-            step.number,
-            step.end.tokens,
-            state,
-            fingerprint(trained_part(self.recipe.model_dump(mode="json"))),
-            writes_plain=engine.is_first_replica,
-        )
-        if is_first():
-            checkpoint.retain(self.folder.checkpoints, self.recipe.checkpoint.keep)
-        self.event("checkpoint", "saved", saved.path.name)
+        """Begin to save; the save before is waited for."""
+        self._finish_save()
+        self.saver.begin(step.number, step.end.tokens, run_state(self.engine, self.optimizer, once=True))
+        self._saving = step
+
+    def _finish_save(self) -> None:
+        """Wait for the save under way, and tell how it went. All ranks come here after the same step, so that they decide alike.
+
+        Raises:
+            RunFailed: it failed, and the recipe says that the run stops then.
+        """
+        step = self._saving
+        if step is None:
+            return
+        self._saving = None
+        try:
+            saved = self.saver.finish()
+        except RunFailed as error:
+            self.event("checkpoint-failed", error.problems[0].got, "", self.recipe.checkpoint.on_failure)
+            if self.recipe.checkpoint.on_failure == "stop" or step.end == self.timeline.end:
+                raise
+            return
+        assert saved is not None
+        self.event("checkpoint", f"step {step.number:_} saved", saved.path.name)

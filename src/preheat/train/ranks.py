@@ -5,18 +5,23 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
 
 from preheat.errors import PreheatError, Problem, RunFailed
 
-PATIENCE = timedelta(minutes=10)
-"""How long a collective waits for a rank that does not come."""
+PATIENCE_S = 600
+"""How long ranks wait for one that does not come, unless told otherwise."""
+_HOLD_S = 0.5
+"""How long a rank keeps its error back, for a launcher to show first what may be the cause: that another one was killed."""
 
 
 def world_size() -> int:
@@ -24,8 +29,10 @@ def world_size() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def join(device_type: str) -> Store | None:
+def join(device_type: str, patience_s: float) -> Store | None:
     """Join the other processes, if there are any; returns the store of this attempt.
+
+    A collective waits twice as long as the watchdog, who can say for whom.
 
     Every attempt of an elastic restart has keys of its own in the launcher's store: a restarted rank would else read the addresses of dead
     ones.
@@ -33,12 +40,17 @@ def join(device_type: str) -> Store | None:
     if world_size() == 1:
         return None
     store: Store = dist.TCPStore(  # type: ignore[attr-defined]
-        os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), world_size(), is_master=_hosts_store()
+        os.environ["MASTER_ADDR"],
+        int(os.environ["MASTER_PORT"]),
+        world_size(),
+        is_master=_hosts_store(),
+        timeout=timedelta(seconds=patience_s),
     )
     attempt = f"{os.environ.get('TORCHELASTIC_RUN_ID', 'run')}/attempt{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
     backend = "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo"
     store = PrefixStore(attempt, store)
-    dist.init_process_group(backend, store=store, rank=int(os.environ["RANK"]), world_size=world_size(), timeout=PATIENCE)
+    timeout = timedelta(seconds=2 * patience_s)
+    dist.init_process_group(backend, store=store, rank=int(os.environ["RANK"]), world_size=world_size(), timeout=timeout)
     return store
 
 
@@ -57,21 +69,60 @@ def leave(code: int) -> NoReturn:
     sys.exit(code)
 
 
+@contextmanager
+def one_speaks(say: Callable[[PreheatError], None]) -> Iterator[None]:
+    """An error of one of several processes ends that process at once, without taking down what others wait in.
+
+    The first to fail says why. Who fails after it, because it is gone or because all found the same, is silent.
+    """
+    try:
+        yield
+    except BaseException as error:
+        quiet = isinstance(error, SystemExit | KeyboardInterrupt)
+        if isinstance(error, PreheatError) and os.environ.get("RANK", "0") != "0":
+            time.sleep(_HOLD_S)  # what all find wrong, the first one says
+        if not dist.is_initialized():
+            raise
+        speaks = not quiet and fails_first()
+        time.sleep(_HOLD_S if speaks else 2 * _HOLD_S)
+        if isinstance(error, PreheatError) and speaks:
+            say(error)
+        elif speaks:
+            traceback.print_exception(error)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        code = error.exit_code if isinstance(error, PreheatError) else error.code if isinstance(error, SystemExit) else 1
+        os._exit(code if isinstance(code, int) else 1)
+
+
+def fails_first() -> bool:
+    """Whether this is the first process of the attempt to fail, as far as it can know: one that was killed could not say so."""
+    rank = str(dist.get_rank())
+    try:
+        return bool(_get_default_store().compare_set("failed", "", rank).decode() == rank)
+    except RuntimeError:  # the store went down with the rank that hosts it
+        return True
+
+
 def is_first() -> bool:
     """Whether this process writes the run's files and speaks."""
     return not dist.is_initialized() or dist.get_rank() == 0
 
 
-def exchange(value: Any) -> list[Any]:
+Group = dist.ProcessGroup | None
+"""Through which ranks talk; None for the default one."""
+
+
+def exchange(value: Any, group: Group = None) -> list[Any]:
     """The JSON values of all ranks, in their order."""
     if not dist.is_initialized():
         return [value]
     content = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
     lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
-    dist.all_gather(lengths, torch.tensor([len(content)]))
+    dist.all_gather(lengths, torch.tensor([len(content)]), group=group)
     longest = max(int(length) for length in lengths)
     buffers = [torch.zeros(longest, dtype=torch.uint8) for _ in lengths]
-    dist.all_gather(buffers, torch.nn.functional.pad(content, (0, longest - len(content))))
+    dist.all_gather(buffers, torch.nn.functional.pad(content, (0, longest - len(content))), group=group)
     return [json.loads(bytes(buffer[: int(length)].tolist())) for buffer, length in zip(buffers, lengths, strict=True)]
 
 
@@ -92,7 +143,7 @@ def from_first(make: Callable[[], Any]) -> Any:
     return answer
 
 
-def together(action: Callable[[], None], failed: Callable[[str], Problem]) -> None:
+def together(action: Callable[[], None], failed: Callable[[str], Problem], group: Group = None) -> None:
     """Do something on every rank.
 
     Raises:
@@ -103,7 +154,9 @@ def together(action: Callable[[], None], failed: Callable[[str], Problem]) -> No
         action()
     except OSError as error:
         said = str(error)
-    refusals = [f"{message} (rank {rank})" if dist.is_initialized() else message for rank, message in enumerate(exchange(said)) if message]
+    several = dist.is_initialized()
+    said_by = enumerate(exchange(said, group))
+    refusals = [f"{message} (rank {rank})" if several else message for rank, message in said_by if message]
     if refusals:
         raise RunFailed(failed(refusals[0]))
 

@@ -16,15 +16,16 @@ from preheat.arithmetic import Timeline, flops_per_token, layout, parameters
 from preheat.data import IndexedDataset, Manifest, SampleOrder, StageSamples
 from preheat.errors import refuse
 from preheat.parallel import Engine
-from preheat.recipe import Loaded, Recipe, beyond_training
+from preheat.recipe import Loaded, Recipe, beyond_training, fingerprint
 from preheat.train import checkpoint
 from preheat.train.device import Device, choose, matmul_peak
 from preheat.train.files import read_json, write_json
 from preheat.train.initial import InitialWeights
 from preheat.train.loop import Evaluator, Judge, Record, Sink, Trainer
 from preheat.train.optimizer import build_optimizer
-from preheat.train.ranks import PATIENCE, exchange, from_first, is_first, join, world_size
-from preheat.train.run_folder import RunFolder
+from preheat.train.ranks import exchange, from_first, is_first, join, world_size
+from preheat.train.run_folder import RunFolder, trained_part
+from preheat.train.saver import Saver
 from preheat.train.state import restore
 from preheat.train.watchdog import Watchdog
 
@@ -39,6 +40,7 @@ def start(
     listeners: Listeners,
     evaluator: Callable[[Manifest, Device], Evaluator],
     stop_requested: Callable[[], bool],
+    patience_s: float,
     initial_folder: Path | None = None,
 ) -> Trainer:
     """Open or resume the run; a new one begins with the weights in `initial_folder`, or with those that the recipe's seed makes.
@@ -48,7 +50,7 @@ def start(
     """
     recipe, parallel = loaded.recipe, loaded.recipe.parallel
     _refuse_beyond(recipe)
-    store = join("cuda" if torch.cuda.is_available() else "cpu")
+    store = join("cuda" if torch.cuda.is_available() else "cpu", patience_s)
     _refuse_layout(recipe)
     manifest = Manifest.load(data)
     order, timeline = sample_order(recipe, manifest, data)
@@ -84,7 +86,14 @@ def start(
         judge=judge,
         evaluate=evaluator(manifest, device),
         stop_requested=stop_requested,
-        watchdog=Watchdog(store, PATIENCE.total_seconds()),
+        saver=Saver(
+            folder.checkpoints,
+            recipe.checkpoint.keep,
+            lambda step: _stays(timeline, recipe, step),
+            fingerprint(trained_part(recipe.model_dump(mode="json"))),
+            writes_plain=engine.is_first_replica,
+        ),
+        watchdog=Watchdog(store, patience_s),
         eod=manifest.tokenizer.eod if recipe.batch.mask_documents else None,
         done=done,
     )
@@ -94,6 +103,14 @@ def start(
     if initial is not None and found is None:
         trainer.event("initial-weights", f"begins with the weights in {initial.folder}", "; ".join(initial.notes))
     return trainer
+
+
+def _stays(timeline: Timeline, recipe: Recipe, number: int) -> bool:
+    """Whether the checkpoint of a step is kept for good: those at the ends of stages, and at the recipe's wide interval."""
+    step = timeline.step(number)
+    wide = recipe.checkpoint.keep_every
+    ends_stage = step.end == timeline.end or timeline.step(number + 1).first_stage_sample == 0
+    return ends_stage or (wide is not None and timeline.due(step, wide))
 
 
 class Silence:

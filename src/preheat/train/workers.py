@@ -15,12 +15,14 @@ from types import FrameType
 
 GRACE_S = 30.0
 """How long processes may go on after one of them failed, before they are killed: those that wait for it cannot end by themselves."""
+LAUNCHER = "PREHEAT_LAUNCHER"
+"""The environment variable by which a worker knows the process that started it."""
 
 
 def start_workers(command: Sequence[str], processes: int) -> int:
     """Run a command in so many processes with the environment that torchrun would give them; returns the exit code.
 
-    Rank 0 speaks; what others write to stderr is shown only of the one that failed first, before the end. Signals that ask to stop are
+    Rank 0 speaks; what others write to stderr is shown only of the one that failed first, as soon as it did. Signals that ask to stop are
     passed on.
     """
     environment = os.environ | {
@@ -29,41 +31,50 @@ def start_workers(command: Sequence[str], processes: int) -> int:
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(_free_port()),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes))),
+        LAUNCHER: str(os.getpid()),
     }
     with tempfile.TemporaryDirectory(prefix="preheat-") as folder:
         errors = [Path(folder) / f"rank-{rank}.stderr" for rank in range(processes)]
-        workers = []
+        workers: list[subprocess.Popen[bytes]] = []
+        _pass_on_signals(workers)
         for rank, file in enumerate(errors):
             own = environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
             with file.open("w") as stderr:
                 quiet = {"stdout": subprocess.DEVNULL, "stderr": stderr} if rank else {}
                 workers.append(subprocess.Popen(command, env=own, start_new_session=True, **quiet))  # type: ignore[call-overload]
-        _pass_on_signals(workers)
-        first = _wait(workers)
-        if first is None:
-            return 0
-        if first > 0:
-            sys.stderr.write(f"rank {first} failed first:\n{errors[first].read_text(errors='replace')}")
-        code: int = workers[first].returncode
-        return code if code > 0 else 1
+        return _wait(workers, errors)
 
 
-def _wait(workers: Sequence[subprocess.Popen[bytes]]) -> int | None:
-    """Until all ended: the rank that failed first, or None."""
+def _wait(workers: Sequence[subprocess.Popen[bytes]], errors: Sequence[Path]) -> int:
+    """Until all ended: 0, or the exit code of the rank that failed first."""
     first, since = None, 0.0
-    while any(worker.poll() is None for worker in workers):
+    while True:
+        running = any(worker.poll() is None for worker in workers)
         if first is None:
-            failed = [rank for rank, worker in enumerate(workers) if worker.poll() not in (None, 0)]
-            if failed:
-                first, since = failed[0], time.monotonic()
+            first = next((rank for rank, worker in enumerate(workers) if worker.returncode), None)
+            if first is not None:
+                since = time.monotonic()
+                sys.stderr.write(_last_words(first, workers[first].returncode, errors[first]))
+                sys.stderr.flush()
         elif time.monotonic() - since > GRACE_S:
             for worker in workers:
                 worker.kill()
+        if not running:
+            return 0 if first is None else max(1, workers[first].returncode)
         time.sleep(0.05)
-    return next((rank for rank, worker in enumerate(workers) if worker.returncode), None) if first is None else first
+
+
+def _last_words(rank: int, code: int, errors: Path) -> str:
+    """What there is to say of a rank that ended; nothing of one that was asked to stop, or that has spoken for itself."""
+    said = errors.read_text(errors="replace")
+    if code < 0:
+        return f"error: rank {rank} was killed by signal {-code} ({signal.strsignal(-code)})\n{said}"
+    return f"rank {rank} failed first:\n{said}" if said else ""
 
 
 def _pass_on_signals(workers: Sequence[subprocess.Popen[bytes]]) -> None:
+    """What is asked of this process is asked of its workers, also of those that are not started yet."""
+
     def pass_on(number: int, _: FrameType | None) -> None:
         for worker in workers:
             worker.send_signal(number)
