@@ -20,7 +20,7 @@ def ignoring(tmp_path: Path, rule: str, changes: str = "", reason: str = "measur
 
 def test_a_warning_is_silenced(tmp_path: Path) -> None:
     found = ignoring(tmp_path, "model.dropout", "[model]\ndropout = 0.1\n")
-    assert [problem.rule for problem in found] == ["launch.not-trained-yet"]
+    assert [problem.rule for problem in found] == ["engine.not-trained"]
 
 
 def test_an_error_that_judges_is_silenced(tmp_path: Path) -> None:
@@ -61,4 +61,4 @@ def test_only_errors_that_judge_may_be_ignored() -> None:
 
 def test_settings_on_the_command_line_are_ignored_alike(problems: Callable[..., list[Problem]]) -> None:
     sets = ["model.dropout=0.1", "ignore=[{ rule = 'model.dropout', reason = 'a small corpus, seen many times' }]"]
-    assert [problem.rule for problem in problems("dense", *sets)] == ["launch.not-trained-yet"]
+    assert [problem.rule for problem in problems("dense", *sets)] == ["engine.not-trained"]

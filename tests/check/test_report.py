@@ -58,7 +58,7 @@ def test_json_carries_the_same(broken: Path) -> None:
 def test_gpus_and_the_size_that_is_assumed_are_said() -> None:
     assert "on 64 GPUs (no kind named: 80 GB each are assumed)" in run(str(DENSE), "--gpus", "64", code=1)
     assert "each GPU of 64 ranks needs 144.5 GB" in run(str(DENSE), "--gpus", "64xH100", code=1)
-    assert "on 64 H100 of 80 GB: 1 note" in run(str(DENSE), "--gpus", "64xH100", "--set", "parallel.sharding=full")
+    assert "on 64 H100 of 80 GB: nothing to complain about" in run(str(DENSE), "--gpus", "64xH100", "--set", "parallel.sharding=full")
 
 
 def test_the_length_of_405b_in_a_samples_field() -> None:

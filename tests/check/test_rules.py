@@ -41,6 +41,12 @@ BROKEN: dict[str, tuple[list[str], str | None, Machine | None]] = {
     "data.idle": (["data.source.web.format=text", "data.source.web.text_field=body"], None, None),
     "data.licence": (["data.source.web.licence=''"], None, None),
     "data.unmixed": (["stage.main.mix={ web = 1 }", "stage.anneal.mix={ web = 1 }"], None, None),
+    "engine.experts": ([EXPERTS, "parallel.tensor=2"], None, None),
+    "engine.heads": (["parallel.tensor=16"], None, None),
+    "engine.not-trained": (["model.dropout=0.1"], None, None),
+    "engine.prediction": (["model.mtp={ layers = 4, loss_weight = 0.3 }", "batch.seq_len=4"], None, None),
+    "engine.ring": (["parallel={ context = 2, context_exchange = 'ring' }", "batch.mask_documents=true"], None, None),
+    "engine.vocabulary": (["parallel.tensor=32", "model.vocab_size=258"], None, None),
     "experts.active": ([EXPERTS, "model.experts.active=9"], None, None),
     "experts.balance": ([EXPERTS, "model.experts.aux_loss=0.0"], None, None),
     "experts.bias-score": ([EXPERTS, "model.experts.bias_update_rate=0.001"], None, None),
@@ -48,7 +54,6 @@ BROKEN: dict[str, tuple[list[str], str | None, Machine | None]] = {
     "experts.groups": ([EXPERTS, "model.experts.groups=3", "model.experts.active_groups=1"], None, None),
     "experts.parallel": (["parallel.expert=8"], None, None),
     "experts.small-slices": ([EXPERTS, "parallel.expert_tensor=4"], None, None),
-    "launch.not-trained-yet": (["model.dropout=0.1"], None, None),
     "launch.port": ([], None, Machine({"MASTER_PORT": "40000"})),
     "launch.servers": ([], "20", None),
     "launch.tensor-domain": (["parallel.tensor=16"], "16", None),
@@ -147,7 +152,21 @@ def test_a_rule_says_what_it_is_about_gives_an_example_and_its_source(name: str)
 
 @pytest.mark.parametrize("name", RULES)
 def test_a_rule_belongs_to_a_family(name: str) -> None:
-    families = {"batch", "data", "experts", "launch", "layout", "memory", "model", "optimizer", "precision", "run", "schedule", "stage"}
+    families = {
+        "batch",
+        "data",
+        "engine",
+        "experts",
+        "launch",
+        "layout",
+        "memory",
+        "model",
+        "optimizer",
+        "precision",
+        "run",
+        "schedule",
+        "stage",
+    }
     assert name.partition(".")[0] in families | {"tokenizer"}
 
 
@@ -335,7 +354,7 @@ def test_all_problems_come_at_once_errors_first(problems: Check) -> None:
     assert {"model.head-dim", "batch.micro-size", "layout.tensor", "schedule.length", "model.tokens"} <= {p.rule for p in found}
 
 
-NOTES = {"launch.not-trained-yet", "layout.padded-vocabulary", "model.tokens", "schedule.in-samples", "precision.fp16"}
+NOTES = {"engine.not-trained", "layout.padded-vocabulary", "model.tokens", "schedule.in-samples", "precision.fp16"}
 """What says something worth knowing about a published recipe without being wrong."""
 MORE_NOTES = {"gpt3-15b-gpt2-vocab": {"model.size-in-name"}}
 """15B is the name of the recipe it is taken from; with GPT-2's vocabulary the model has 12.8B parameters."""

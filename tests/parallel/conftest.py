@@ -1,6 +1,6 @@
 """The ranks of the session, and what one process comes to, computed once for each training."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from layout_run import Distance, Outcome, Training, distance, train_alone
@@ -12,10 +12,8 @@ Apart = Callable[[int, Parallel, Training], list[Distance]]
 
 
 @pytest.fixture(scope="session")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
-    pool = RankPool(tmp_path_factory.mktemp("ranks"))
-    yield pool
-    pool.close()
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> RankPool:
+    return RankPool(tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.fixture(scope="session")

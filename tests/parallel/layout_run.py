@@ -142,8 +142,8 @@ def train(training: Training, parallel: Parallel) -> Outcome:
     engine = Engine(training.model, parallel, seed=1, device=torch.device("cpu"), compute=training.compute)
     parameters = list(engine.named_parameters())
     initial = whole(parameters)
-    # Adam divides by the root of the second moment. Where a gradient is near zero that makes noise of 1e-8 into a step as large as any, after
-    # which a token that two experts suit alike goes to the other one, and runs part. The large epsilon keeps noise as small as it is, and
+    # Adam divides by the root of the second moment. Where a gradient is near zero that makes noise of 1e-8 into a step as large as any;
+    # then a token that two experts suit alike goes to the other one, and runs part. The large epsilon keeps noise as small as it is, and
     # the large initial weights (init_std) make such ties rare.
     optimizer = torch.optim.AdamW([parameter for _, parameter in parameters], lr=3e-3, eps=1e-4, fused=True)
     losses, norms = [], []
@@ -151,7 +151,9 @@ def train(training: Training, parallel: Parallel) -> Outcome:
         tokens, labels = training.batch(step)
         own = engine.own_samples(len(tokens))
         total = int((labels >= 0).sum())
-        objective = Objective(total, training.rope, training.eod, training.prediction_weight if training.model.mtp else 0.0, training.z_loss)
+        objective = Objective(
+            total, training.rope, training.eod, training.prediction_weight if training.model.mtp else 0.0, training.z_loss
+        )
         summed = engine.accumulate(tokens[own], labels[own], training.micro_size, objective)
         losses.append(float(summed.total) / total)
         norms.append(engine.clip(training.clip))
@@ -160,6 +162,8 @@ def train(training: Training, parallel: Parallel) -> Outcome:
         engine.finish_step(bias_rate=1e-3)
     tokens, labels = training.batch(len(training.shapes))
     score = engine.score(tokens[:3], labels[:3], training.rope, training.eod)
+    after = list(engine.named_parameters())
+    assert all(a is b for (_, a), (_, b) in zip(parameters, after, strict=True)), "scoring left gathered weights in their place"
     return Outcome(losses, norms, initial, whole(parameters), _router_state(engine), score)
 
 
@@ -174,7 +178,7 @@ class Bars:
     score: float = 1e-6
 
 
-def assert_equal(distances: Iterable[Distance], bars: Bars = Bars()) -> None:  # noqa: B008
+def assert_equal(distances: Iterable[Distance], bars: Bars = Bars()) -> None:
     """Every rank's run is the other run, within the bars; initial weights to the last bit."""
     for rank, found in enumerate(distances):
         beyond = [field.name for field in fields(Bars) if not getattr(found, field.name) <= getattr(bars, field.name)]

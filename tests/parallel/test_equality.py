@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 import torch
 from conftest import Apart
-from layout_run import MODELS, Bars, Training, assert_equal
+from layout_run import MODELS, Bars, Training, assert_equal, train
+from rank_pool import RankFailed, RankPool
 
 from preheat.arithmetic import layout
-from preheat.recipe import Parallel, Recompute
+from preheat.recipe import MultiTokenPrediction, Parallel, Recompute, WidthTransfer
 
 ALL = ("dense", "gpt2", "mixtral", "deepseek")
 PLAIN, SPARSE = ALL[:2], ALL[2:]
@@ -177,3 +178,31 @@ def test_prediction_layers_of_weight_zero_are_left_alone(apart: Apart, sizes: di
     """Nothing reads the last piece's embedding then, and yet it stays equal to the first one's."""
     parallel = Parallel(**sizes)
     assert_equal(apart(2, parallel, training(2, parallel, "deepseek", prediction_weight=0.0)))
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "sizes"),
+    [
+        ("mixtral", {"bias": True}, {"expert": 2}),
+        ("mixtral", {"bias": True}, SP),
+        ("mixtral", {"experts": MODELS["mixtral"].experts.model_copy(update={"capacity_factor": 1.0})}, {"expert": 2}),
+        ("dense", {"qk_norm": True, "norm": "layernorm1p"}, SP),
+        ("dense", {"qk_norm": True, "rotary_fraction": 0.5}, {"tensor": 2}),
+        ("dense", {"mup": WidthTransfer(base_hidden=16), "activation": "squared_relu"}, {"pipeline": 2}),
+        ("deepseek", {"mtp": MultiTokenPrediction(layers=2, loss_weight=0.3)}, {"pipeline": 2}),
+    ],
+    ids=["expert-biases", "biases", "capacity", "head-norms", "head-norms-whole-stream", "width-transfer", "two-ahead"],
+)
+def test_other_models(apart: Apart, name: str, changes: dict[str, Any], sizes: dict[str, Any]) -> None:
+    model = MODELS[name].model_copy(update={"layers": 2} | changes)
+    assert_equal(apart(2, Parallel(**sizes), Training(model, micro_size=2)))
+
+
+def test_a_batch_that_the_replicas_cannot_share_is_refused(ranks: RankPool) -> None:
+    with pytest.raises(RankFailed, match="a batch of 7 samples is not divisible by 2 replicas"):
+        ranks.run(2, train, Training(MODELS["dense"], micro_size=1, shapes=((7, 16),)), Parallel())
+
+
+def test_groups_that_the_replicas_cannot_fill_are_refused(ranks: RankPool) -> None:
+    with pytest.raises(RankFailed, match="2 replicas do not divide into 4 groups"):
+        ranks.run(2, train, Training(MODELS["dense"], micro_size=1), Parallel(sharding="full", replicate=4))

@@ -1,4 +1,4 @@
-"""The pool ends what hangs, tells which rank failed and why, passes over no warning, and goes on afterwards."""
+"""What hangs is ended, it is told which rank failed first and why, no warning is passed over, and the next call runs."""
 
 from __future__ import annotations
 
@@ -7,20 +7,12 @@ import operator
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch.distributed as dist
 from rank_pool import RankFailed, RankPool
-
-
-@pytest.fixture
-def pool(tmp_path: Path) -> Iterator[RankPool]:
-    pool = RankPool(tmp_path)
-    yield pool
-    pool.close()
 
 
 @pytest.mark.parametrize(
@@ -34,8 +26,8 @@ def pool(tmp_path: Path) -> Iterator[RankPool]:
     ],
     ids=["hangs", "raises", "dies", "warns", "logs"],
 )
-def test_a_failure_is_told_and_the_pool_goes_on(pool: RankPool, function: Callable[..., Any], arguments: tuple[Any, ...], said: str) -> None:
+def test_a_failure_is_told(ranks: RankPool, function: Callable[..., Any], arguments: tuple[Any, ...], said: str) -> None:
     with pytest.raises(RankFailed, match=said):
-        pool.run(2, function, *arguments, timeout_s=3)
-    assert pool.run(2, dist.get_world_size) == [2, 2]
-    assert pool.run(1, dist.is_initialized) == [False]
+        ranks.run(2, function, *arguments, timeout_s=3)
+    assert ranks.run(2, dist.get_world_size) == [2, 2]
+    assert ranks.run(1, dist.is_initialized) == [False]

@@ -15,7 +15,7 @@ def test_what_trains_is_not_named(name: str) -> None:
         ("model.dropout=0.1", "model.dropout"),
         ("stage.long-context.context=2", "stage.2.context"),
         ("precision.compute=fp16", "precision.compute"),
-        ("precision.compute=fp8", "precision.compute"),
+        ("precision={ compute = 'fp8', fp8_recipe = 'delayed' }", "precision.fp8_recipe"),
     ],
 )
 def test_each_key_is_named(setting: str, key: str) -> None:
@@ -37,6 +37,6 @@ def test_dualpipe_is_run_as_its_v_shaped_form_or_not_at_all() -> None:
 def test_what_the_catalog_asks_beyond_training() -> None:
     """fp8, another context-parallel size for a stage, and DualPipe: all else of the catalog trains."""
     named = {name: beyond_training(load(name).recipe) for name in catalog()}
-    assert {key.split(".")[-1] for keys in named.values() for key in keys} <= {"compute", "context", "schedule"}
+    assert {key.split(".")[-1] for keys in named.values() for key in keys} <= {"fp8_recipe", "context", "schedule"}
     assert not named["llama3-70b"]
     assert not named["mixtral-8x7b"]

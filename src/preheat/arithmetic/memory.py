@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 
 from preheat.arithmetic.layout import layout
 from preheat.arithmetic.parameters import RankParameters, rank_parameters
@@ -61,7 +62,7 @@ def rank_states(model: Model, parallel: Parallel, precision: Precision, ranks: i
         ValueError: the layout does not divide the ranks or the layers.
     """
     mesh = layout(parallel, ranks)
-    dense, expert = (max(1, copies // parallel.replicate) for copies in (mesh.dense_dp, mesh.expert_dp))
+    dense, expert = (copies // gcd(copies, parallel.replicate) for copies in (mesh.dense_dp, mesh.expert_dp))
     return tuple(
         states(rank_parameters(model, parallel, rank), precision, parallel, dense * parallel.context, expert, optimizer)
         for rank in range(parallel.pipeline)

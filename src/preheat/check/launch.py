@@ -1,4 +1,4 @@
-"""Rules about where a recipe runs: servers, the scheduler's and launcher's variables, installed software, this version's trainer."""
+"""Rules about where a recipe runs: servers, the scheduler's and launcher's variables, installed software."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from preheat.check.gpus import USUAL
 from preheat.check.registry import Finding, rule
 from preheat.check.subject import Subject
-from preheat.recipe import beyond_training
 
 _NUMBER = re.compile(r"[0-9]{1,9}")
 EPHEMERAL = (32_768, 60_999)
@@ -83,15 +82,3 @@ def torch_version(subject: Subject) -> Iterator[Finding]:
     if numbers and (int(numbers[1]), int(numbers[2])) < (2, 10):
         want = "GHSA-63cw-57p8-fm3p: a hostile .pt file corrupts memory even with weights_only"
         yield Finding("name", f"torch {version} is installed", want, "Upgrade to 2.10 or later; load safetensors only")
-
-
-@rule("launch.not-trained-yet", "note")
-def not_trained(subject: Subject) -> Iterator[Finding]:
-    """What the recipe asks for and this version plans, checks and exports but does not train.
-
-    Example: dropout = 0.1, or compute = "fp8".
-    Source: preheat, `recipe.beyond_training`; `preheat train` refuses such a recipe.
-    """
-    keys = beyond_training(subject.recipe)
-    if keys:
-        yield Finding(keys[0], f"`preheat train` of this version does not do {', '.join(keys)}", "", "Export it: `preheat export megatron`")

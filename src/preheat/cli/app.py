@@ -53,6 +53,7 @@ def program() -> None:
 
 EXTRAS = {
     "data": ("numpy", "tokenizers", "tiktoken", "rensa"),
+    "fp8": ("torchao",),
     "train": ("torch", "safetensors", "tensorboard", "jinja2"),
 }
 """Extra -> the packages that it brings and the core does without."""

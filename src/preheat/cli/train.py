@@ -32,7 +32,15 @@ InitialWeights = Annotated[
 Patience = Annotated[
     int, typer.Option("--patience", metavar="SECONDS", min=1, help="How long processes wait for one that is stuck before the run ends.")
 ]
-RunOption = Annotated[Path | None, typer.Option("--run", metavar="FOLDER", help="The folder of the run [default: runs/NAME].")]
+RunOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--run",
+        "--run-folder",
+        metavar="FOLDER",
+        help="The folder of the run [default: runs/NAME]; torchrun takes --run for one of its own.",
+    ),
+]
 
 
 def run(

@@ -251,7 +251,9 @@ def _counter(request: Request, window: Window) -> _Counter:
 def _precision(recipe: Recipe) -> Group:
     compute = recipe.precision.compute
     if compute == "fp8":
-        return [("--bf16",), ("--fp8-format", "hybrid"), ("--fp8-recipe", recipe.precision.fp8_recipe or "delayed")]
+        # Megatron has no scales by rows: the nearest stands in the command, and the recipe's in its comments.
+        scaling = {None: "delayed", "rowwise": "tensorwise"}.get(recipe.precision.fp8_recipe, recipe.precision.fp8_recipe)
+        return [("--bf16",), ("--fp8-format", "hybrid"), ("--fp8-recipe", str(scaling))]
     flag = {"auto": "--bf16", "bf16": "--bf16", "fp16": "--fp16"}.get(compute)
     return [(flag,)] if flag else []
 

@@ -76,7 +76,7 @@ class Attention(nn.Module):
         self.value = nn.Linear(model.hidden, keys, bias=model.bias)
         self.query_norm = norm(model, self.head_dim) if model.qk_norm else None
         self.key_norm = norm(model, self.head_dim) if model.qk_norm else None
-        self.inner = InnerAttention()
+        self.inner: nn.Module = InnerAttention()
         self.out = nn.Linear(queries, model.hidden, bias=model.bias)
 
     def forward(self, x_BTD: Tensor, sight: Sight, cache: LayerCache | None = None) -> Tensor:

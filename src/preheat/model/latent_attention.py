@@ -36,7 +36,7 @@ class LatentAttention(nn.Module):
         self.latent_norm = norm(model, mla.kv_lora_rank)
         self.latent_up = nn.Linear(mla.kv_lora_rank, model.heads * (mla.qk_nope_head_dim + mla.v_head_dim), bias=False)
         self.shared_key = nn.Identity()  # the part of the key that all heads share passes here: tensor parallelism gathers it
-        self.inner = InnerAttention()
+        self.inner: nn.Module = InnerAttention()
         self.out = nn.Linear(model.heads * mla.v_head_dim, model.hidden, bias=False)
 
     def forward(self, x_BTD: Tensor, sight: Sight, cache: LayerCache | None = None) -> Tensor:

@@ -41,7 +41,8 @@ class Router(nn.Module):
         self.config = model.experts
         count = self.config.count
         self.weight = nn.Parameter(torch.empty(count, model.hidden))
-        self.sequence_counts = nn.Identity()  # choices within sequences pass here: ranks that have parts of them add up theirs
+        # Choices within sequences pass here: ranks that have parts of them add up theirs.
+        self.sequence_counts: nn.Module = nn.Identity()
         self.bias: Tensor | None
         """Added to sigmoid scores to choose by, X; `finish_step` moves it against the load."""
         self.register_buffer("bias", torch.zeros(count) if self.config.score == "sigmoid" else None)

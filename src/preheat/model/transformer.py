@@ -71,7 +71,7 @@ class Transformer(nn.Module):
         depths = range(model.mtp.layers if chunk.last and model.mtp is not None else 0)
         self.predictions = nn.ModuleDict({str(depth): Prediction(model, Block(model, model.layers + depth)) for depth in depths})
         self.head = nn.Linear(model.hidden, model.vocab_size, bias=False) if chunk.last and not model.tied_embeddings else None
-        self.cross_entropy = CrossEntropy()
+        self.cross_entropy: nn.Module = CrossEntropy()
 
     def forward(
         self,
@@ -127,7 +127,7 @@ class Transformer(nn.Module):
     @property
     def every_block(self) -> list[Block]:
         """Its layers, and after them those that predict further tokens."""
-        return [*self.blocks.values(), *(prediction.block for prediction in self.predictions.values())]
+        return [module for module in self.modules() if isinstance(module, Block)]
 
     @property
     def output_weight(self) -> Tensor:

@@ -14,16 +14,20 @@ from preheat.model import Balance, Losses, Transformer, documents, finish_step, 
 from preheat.model.experts import Experts
 from preheat.model.router import Router
 from preheat.parallel.bare import fill_own
+from preheat.parallel.compile import apply_compile
 from preheat.parallel.context import apply_context, own_positions
 from preheat.parallel.experts import SummedCounts, apply_experts
+from preheat.parallel.fp8 import apply_fp8
 from preheat.parallel.meshes import Meshes, build_meshes
 from preheat.parallel.norm import clip_gradients
 from preheat.parallel.pipeline import Batch, Piece, Pipeline
 from preheat.parallel.recompute import apply_recompute
-from preheat.parallel.sharding import apply_sharding, expect_micro_batch
+from preheat.parallel.sharding import apply_sharding, expect_micro_batch, give_back
 from preheat.parallel.tensor import apply_tensor
 from preheat.parallel.twins import Twins
-from preheat.recipe import Model, Parallel
+from preheat.recipe import Model, Parallel, Precision
+
+_AUTO = Precision()
 
 
 @dataclass(frozen=True)
@@ -46,12 +50,14 @@ class Engine:
     tokens, and never averaged, for each is already divided by the tokens of the whole batch.
     """
 
-    def __init__(self, model: Model, parallel: Parallel, seed: int, device: torch.device, compute: torch.dtype) -> None:
+    def __init__(
+        self, model: Model, parallel: Parallel, seed: int, device: torch.device, compute: torch.dtype, precision: Precision = _AUTO
+    ) -> None:
         """Build on the meta device, lay out, and fill with initial weights that don't depend on the layout.
 
         Without a process group the model is one plain piece.
         """
-        self.config, self.parallel, self.device = model, parallel, device
+        self.config, self.parallel, self.precision, self.device = model, parallel, precision, device
         self.meshes: Meshes | None = build_meshes(parallel, device.type) if dist.is_initialized() else None
         rank = self.meshes.dense.get_local_rank("pipeline") if self.meshes else 0
         with torch.device("meta"):
@@ -134,6 +140,8 @@ class Engine:
         inputs_BT, labels_BT = nn.functional.pad(inputs_BT, missing), nn.functional.pad(labels_BT, missing, value=-1)
         own = self.own_samples(len(inputs_BT))
         losses = self._run(inputs_BT[own], labels_BT[own], own.stop - own.start, Objective(1, rope, eod), train=False)
+        for piece in self.pieces:
+            give_back(piece)
         return losses.cross_entropy.item()
 
     def clip(self, most: float) -> float:
@@ -155,10 +163,15 @@ class Engine:
     def _lay_out(self) -> None:
         """Split the pieces on the meta device, in the order in which the parts build on each other."""
         parallel, meshes = self.parallel, self.meshes
+        blocks = [block for piece in self.pieces for block in piece.transformer.every_block]
+        if self.precision.compute == "fp8":
+            apply_fp8(blocks, self.precision.fp8_recipe, self.device)
         if meshes is not None:
             for piece in self.pieces:
                 _split(piece.transformer, parallel, meshes)
-        apply_recompute([block for piece in self.pieces for block in piece.transformer.every_block], parallel.recompute)
+        if parallel.compile:
+            apply_compile(blocks, parallel)
+        apply_recompute(blocks, parallel.recompute)
         if meshes is not None:
             for piece in self.pieces:
                 apply_sharding(piece, meshes, parallel, piece.compute)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed._functional_collectives import all_to_all_single_autograd
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Shard
+from torch.distributed.tensor import Placement, Replicate, Shard
 
 from preheat.model.experts import Experts
 from preheat.parallel.bare import compute_bare, distribute
@@ -24,9 +25,14 @@ def apply_experts(layer: Experts, mesh: DeviceMesh, group: dist.ProcessGroup) ->
     for linear, inner_dim in ((experts.gate, 1), (experts.up, 1), (experts.out, 2)):
         if linear is not None:
             assert linear.bias is None or mesh.size(1) == 1, "the output bias of an expert that is split would be added by each part"
-            distribute(linear, mesh, lambda _, dim=inner_dim: [Shard(0), Shard(dim)])  # type: ignore[misc]
+            distribute(linear, mesh, partial(_placements, inner_dim))
             compute_bare(linear)
-    experts.forward = Travel(experts.forward, mesh, group)
+    experts.forward = Travel(experts.forward, mesh, group)  # type: ignore[method-assign]
+
+
+def _placements(inner_dim: int, name: str) -> list[Placement]:
+    """Of a stack's weights or biases; the output bias has no inner dim, and is whole."""
+    return [Shard(0), Replicate() if name == "bias" and inner_dim == 2 else Shard(inner_dim)]
 
 
 class Travel:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 
-def clip_gradients(parameters: Iterable[nn.Parameter], most: float, twins: Sequence[nn.Parameter] = ()) -> Tensor:
+def clip_gradients(parameters: Iterable[nn.Parameter], most: float, twins: Sequence[Tensor] = ()) -> Tensor:
     """Scale all gradients in place so that their common norm is at most `most`; returns the norm before, a scalar, the same on all ranks.
 
     Of a gradient that R ranks hold alike each counts one R-th of its square, so that one sum over all ranks counts everything once, on

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -48,7 +49,7 @@ class Batch:
     def rows(self, rows: slice) -> Batch:
         return Batch(self.tokens_BT[rows], self.labels_BT[rows], self.documents_BT[rows] if self.documents_BT is not None else None)
 
-    def keywords(self) -> dict[str, Tensor]:
+    def keywords(self) -> dict[str, Any]:
         """As arguments of `Piece`."""
         return {field.name: value for field in fields(self) if (value := getattr(self, field.name)) is not None}
 
@@ -93,7 +94,9 @@ class Pipeline:
     def __init__(self, pieces: list[Piece], model: Model, parallel: Parallel, mesh: DeviceMesh, device: torch.device) -> None:
         self.pieces, self.model, self.parallel, self.mesh, self.device = pieces, model, parallel, mesh, device
         self.rank = mesh.get_local_rank()
+        self.divisor = 1.0
         self._made: dict[tuple[int, int, int], _PipelineSchedule] = {}
+        """Of the newest shape of a step: each holds buffers, and a ramp does not come back."""
 
     def step(self, batch: Batch, micro_size: int, divisor: float) -> Tensor:
         """Forward and backward passes of all micro-batches; the losses of `Losses`, summed, on all pipeline ranks.
@@ -118,7 +121,8 @@ class Pipeline:
             if index not in by_index:
                 continue
             if index and ranks[index - 1] != self.rank:
-                stream = [x.detach() for x in self._between(*batch.tokens_BT.shape, self.device)]
+                samples, length = batch.tokens_BT.shape
+                stream = [x.detach() for x in self._between(samples, length, self.device)]
                 for x in stream:
                     dist.recv(x, group=group, group_src=ranks[index - 1])
             out = by_index[index](*(stream if index else (batch.tokens_BT,)), **batch.keywords())
@@ -153,8 +157,10 @@ class Pipeline:
                 kind = ScheduleGPipe  # what 1F1B comes to when all forward passes fit in; PyTorch's refuses
             stages = [self._stage(piece, micro_size, length) for piece in self.pieces]
             single = issubclass(kind, PipelineScheduleSingle)
-            self._made[key] = kind(
-                stages[0] if single else stages,  # type: ignore[arg-type]
+            make: Callable[..., _PipelineSchedule] = kind
+            self._made.clear()
+            self._made[key] = make(
+                stages[0] if single else stages,
                 n_microbatches=parts,
                 loss_fn=lambda total, _: total / self.divisor,
                 scale_grads=False,

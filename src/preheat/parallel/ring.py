@@ -58,9 +58,9 @@ class _Ring(torch.autograd.Function):
         for round_ in range(ranks):
             following, works = _send_on(passing, ctx.group) if round_ < ranks - 1 else (passing, [])
             rows, columns, causal = _needed(round_, rank, q.shape[2])
-            of_rows = (x[:, :, rows].contiguous() for x in (out_grad, q))
-            of_columns = (x[:, :, columns].contiguous() for x in passing)
-            parts = _backward(*of_rows, *of_columns, out[:, :, rows].contiguous(), log_sums[:, :, rows].contiguous(), causal, ctx.scale)
+            grad_rows, q_rows, out_rows, log_sum_rows = (x[:, :, rows].contiguous() for x in (out_grad, q, out, log_sums))
+            k_columns, v_columns = (x[:, :, columns].contiguous() for x in passing)
+            parts = _backward(grad_rows, q_rows, k_columns, v_columns, out_rows, log_sum_rows, causal, ctx.scale)
             q_grad[:, :, rows] += parts[0]
             grads[0][:, :, columns] += parts[1]
             grads[1][:, :, columns] += parts[2]

@@ -54,3 +54,10 @@ def expect_micro_batch(piece: Piece, sharding: str, last: bool) -> None:
     piece.set_requires_gradient_sync(last or full)
     piece.set_requires_all_reduce(last)
     piece.set_reshard_after_backward(last or full)
+
+
+def give_back(piece: Piece) -> None:
+    """Let go of weights that a forward pass gathered and no backward pass follows: until then modules hold them in place of their own."""
+    for module in piece.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()

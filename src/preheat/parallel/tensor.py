@@ -15,6 +15,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, Pr
 from preheat.model import Transformer
 from preheat.model.attention import Attention
 from preheat.model.experts import Experts
+from preheat.model.prediction import Prediction
 from preheat.model.transformer import Block
 from preheat.parallel.bare import compute_bare, distribute
 from preheat.parallel.vocabulary import VocabularyCrossEntropy, gather_tokens
@@ -31,12 +32,11 @@ def apply_tensor(transformer: Transformer, mesh: DeviceMesh, sequence: bool) -> 
         "positions": OwnTokens(sequence),
         "norm": WholeWeights(sequence),
     }
-    for layer, block in transformer.blocks.items():
-        plan |= _block(block, f"blocks.{layer}", stream, sequence)
-    for depth, prediction in transformer.predictions.items():
-        name = f"predictions.{depth}"
-        plan |= {f"{name}.{part}": WholeWeights(sequence) for part in ("hidden_norm", "embedding_norm", "norm", "project")}
-        plan |= _block(prediction.block, f"{name}.block", stream, sequence)
+    for name, module in transformer.named_modules():
+        if isinstance(module, Block):
+            plan |= _block(module, name, stream, sequence)
+        if isinstance(module, Prediction):
+            plan |= {f"{name}.{part}": WholeWeights(sequence) for part in ("hidden_norm", "embedding_norm", "norm", "project")}
     parallelize_module(transformer, mesh, {name: style for name, style in plan.items() if _has(transformer, name)})
     if transformer.head is not None:
         transformer.head.weight = nn.Parameter(distribute_tensor(transformer.head.weight, mesh, [Shard(0)], src_data_rank=None))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from preheat.arithmetic import meshes
@@ -19,11 +19,14 @@ class Twins:
     """Both copies get the sum of both gradients, and so stay equal to the last bit."""
 
     def __init__(self, pieces: Sequence[Piece], parallel: Parallel) -> None:
-        first = [piece.transformer.embedding.weight for piece in pieces if piece.transformer.chunk.first]
-        last = [piece.transformer.embedding.weight for piece in pieces if piece.transformer.chunk.last and piece.transformer.embedding]
-        self.copies: list[nn.Parameter] = first + last
-        self.seconds: list[nn.Parameter] = last
-        """Those that a norm over the whole model must not count again."""
+        self.copies: list[Tensor] = []
+        """This rank's: one, none, or both."""
+        self.seconds: list[Tensor] = []
+        """Those of the last piece, that a norm over the whole model must not count again."""
+        for transformer in (piece.transformer for piece in pieces):
+            if transformer.embedding is not None:
+                self.copies.append(transformer.embedding.weight)
+                self.seconds += [transformer.embedding.weight] if transformer.chunk.last else []
         self.group: dist.ProcessGroup | None = None
         if parallel.schedule in V_SHAPED:  # both ends lie on one rank
             return

@@ -13,7 +13,8 @@ def beyond_training(recipe: Recipe) -> list[str]:
     asked = {
         "model.dropout": recipe.model.dropout > 0,
         **{f"stage.{index}.context": stage.context is not None for index, stage in enumerate(recipe.stage)},
-        "precision.compute": recipe.precision.compute in ("fp16", "fp8"),
+        "precision.compute": recipe.precision.compute == "fp16",
+        "precision.fp8_recipe": recipe.precision.compute == "fp8" and recipe.precision.fp8_recipe not in ("tensorwise", "rowwise"),
         "parallel.schedule": recipe.parallel.schedule == "dualpipe" and recipe.parallel.pipeline > 1,
     }
     return [key for key, wanted in asked.items() if wanted]

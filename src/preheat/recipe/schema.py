@@ -145,8 +145,9 @@ class Precision(Table):
 
     compute: Literal["auto", "bf16", "fp16", "fp8", "fp32"] = "auto"
     """`auto` takes bf16 where the device multiplies it natively, else fp32; the choice is written into the run folder."""
-    fp8_recipe: Literal["tensorwise", "delayed", "blockwise", "mxfp8"] | None = None
-    """How fp8 is scaled: by each tensor's present or past maxima, by blocks of 128, or by blocks of 32 with power-of-two scales."""
+    fp8_recipe: Literal["tensorwise", "rowwise", "delayed", "blockwise", "mxfp8"] | None = None
+    """How fp8 is scaled: by the present maxima of each tensor or row, by a tensor's past ones, by blocks of 128, or by blocks of 32 with
+    power-of-two scales."""
 
 
 class Checkpoint(Table):
@@ -204,6 +205,10 @@ class Parallel(Table):
     schedule: Literal["1f1b", "interleaved", "zero-bubble", "zero-bubble-v", "dualpipe", "dualpipe-v"] = "1f1b"
     """Order of the pipeline's forward and backward passes. With a `-v` rank r holds pieces r and 2 * pipeline - 1 - r (virtual_pipeline 2)."""
     recompute: Recompute = Recompute()
+    compile: bool = False
+    """Blocks are compiled (torch.compile): some minutes at the start, and fewer and larger kernels from then on."""
+    offload_optimizer: bool = False
+    """The optimizer's moments lie in the CPU's memory and visit the GPU parameter by parameter (arXiv 2101.06840)."""
     gpus: Count | None = None
     """How many GPUs the recipe is laid out for; `--gpus` overrides it."""
 

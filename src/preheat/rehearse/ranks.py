@@ -27,9 +27,10 @@ class Ranks:
             "LOCAL_WORLD_SIZE": str(processes),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(_free_port()),
-            "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // processes)),
+            "OMP_NUM_THREADS": "1",  # a twin's matrices are too small to share
             "CUDA_VISIBLE_DEVICES": "",
         }
+        self.stopping = False
         self.workers: list[subprocess.Popen[bytes]] = []
         for rank, file in enumerate(self.logs):
             own = environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
@@ -57,7 +58,8 @@ class Ranks:
         return until()
 
     def stop(self) -> None:
-        """Ask the first process to finish its step, save and end, and with it all."""
+        """Ask the first process to finish its step, save and end, and with it all. They do so with exit code 1."""
+        self.stopping = True
         self.workers[0].send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
@@ -70,7 +72,8 @@ class Ranks:
     @property
     def failed(self) -> int | None:
         """The first process that ended with an error: neither complete nor stopped when asked to."""
-        return next((rank for rank, worker in enumerate(self.workers) if worker.poll() not in (None, 0)), None)
+        fine = (None, 0, 1) if self.stopping else (None, 0)
+        return next((rank for rank, worker in enumerate(self.workers) if worker.poll() not in fine), None)
 
     def last_words(self, rank: int) -> str:
         """The end of what a process said."""

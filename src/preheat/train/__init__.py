@@ -6,6 +6,7 @@ from preheat.train.loop import Evaluator, Judge, Record, Sink, Trainer
 from preheat.train.run_folder import RunFolder
 from preheat.train.start import sample_order, start
 from preheat.train.trained import Trained, load_trained
+from preheat.train.tune import Try, best_try, setting, tries
 
 __all__ = [
     "Device",
@@ -16,10 +17,14 @@ __all__ = [
     "Sink",
     "Trained",
     "Trainer",
+    "Try",
+    "best_try",
     "choose",
     "load_trained",
     "read_json",
     "sample_order",
+    "setting",
     "start",
+    "tries",
     "write_json",
 ]

@@ -38,7 +38,7 @@ def choose(precision: Precision) -> Device:
         torch.cuda.set_device(device)
     name = torch.cuda.get_device_name(device) if gpu else _cpu_name()
     if precision.compute != "auto":
-        dtype = torch.bfloat16 if precision.compute == "bf16" else torch.float32
+        dtype = torch.float32 if precision.compute == "fp32" else torch.bfloat16  # fp8 is of the products of blocks alone
         return Device(device, name, dtype, "the recipe says so")
     native = torch.cuda.is_bf16_supported(including_emulation=False) if gpu else _cpu_has_bf16()
     if native:

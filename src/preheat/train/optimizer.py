@@ -54,10 +54,13 @@ class Parametrised(Protocol):
     def named_parameters(self) -> Iterable[tuple[str, nn.Parameter]]: ...
 
 
-def build_optimizer(transformer: Parametrised, optimizer: Optimizer) -> torch.optim.Optimizer:
+def build_optimizer(transformer: Parametrised, optimizer: Optimizer, *, offload: bool = False) -> torch.optim.Optimizer:
     """The recipe's optimizer over a transformer or its pieces.
 
     It is one optimizer with one state per parameter, whatever is inside. The rate is set before each step by `set_rate`.
+
+    Args:
+        offload: keep the moments in the CPU's memory between steps.
     """
     members: dict[Treatment, list[tuple[str, Tensor]]] = {}
     for name, parameter in transformer.named_parameters():
@@ -66,9 +69,9 @@ def build_optimizer(transformer: Parametrised, optimizer: Optimizer) -> torch.op
         {"params": named, "lr": 0.0, "rate_factor": how.rate_factor, "muon": how.muon, "settings": _settings(how, optimizer)}
         for how, named in members.items()
     ]
-    if optimizer.state_precision == "fp32" and not any(how.muon for how in members):
+    if optimizer.state_precision == "fp32" and not offload and not any(how.muon for how in members):
         return torch.optim.AdamW([group | group["settings"] for group in groups])
-    return _OneByOne(groups, bf16=optimizer.state_precision == "bf16")
+    return _OneByOne(groups, bf16=optimizer.state_precision == "bf16", offload=offload)
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
@@ -91,11 +94,12 @@ class _OneByOne(torch.optim.Optimizer):
     State per parameter as theirs (`step`, `exp_avg`, `exp_avg_sq`; `momentum_buffer`). With `bf16` the moments are widened to fp32 for the
     step and then rounded up or down at random, in proportion to the distance: rounded to the nearest, a second moment under a beta of 0.999
     would never fall again, for it changes by less than half of bf16's spacing. Which way is a pure function of step, parameter and place.
+    With `offload` the moments wait in the CPU's memory.
     """
 
-    def __init__(self, groups: list[dict[str, Any]], bf16: bool) -> None:
+    def __init__(self, groups: list[dict[str, Any]], bf16: bool, offload: bool) -> None:
         super().__init__(groups, {})
-        self._bf16 = bf16
+        self._bf16, self._offload = bf16, offload
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -107,11 +111,14 @@ class _OneByOne(torch.optim.Optimizer):
                     continue
                 state = self.state[parameter]
                 for key in _moments(state):
-                    state[key] = state[key].float()
+                    state[key] = state[key].to(parameter.device).float()
                 move(parameter, state, group["lr"], group["settings"])
                 if self._bf16:
                     for key in _moments(state):
                         state[key] = rounded_at_random(state[key], f"{name}:{key}:{int(state['step'])}")
+                if self._offload:
+                    for key in _moments(state):
+                        state[key] = state[key].cpu()
 
 
 def _moments(state: dict[str, Any]) -> list[str]:

@@ -13,10 +13,11 @@ import torch
 
 import preheat
 from preheat.arithmetic import Timeline, flops_per_token, layout, parameters
+from preheat.check import untrained
 from preheat.data import IndexedDataset, Manifest, SampleOrder, StageSamples
-from preheat.errors import refuse
+from preheat.errors import PreheatError, refuse
 from preheat.parallel import Engine
-from preheat.recipe import Loaded, Recipe, beyond_training, fingerprint
+from preheat.recipe import Loaded, Recipe, fingerprint
 from preheat.train import checkpoint
 from preheat.train.device import Device, choose, matmul_peak
 from preheat.train.files import read_json, write_json
@@ -49,7 +50,7 @@ def start(
         PreheatError: the layout needs more than this process, data and recipe disagree, or the folder belongs to another run.
     """
     recipe, parallel = loaded.recipe, loaded.recipe.parallel
-    _refuse_beyond(recipe)
+    refuse_untrained(loaded)
     store = join("cuda" if torch.cuda.is_available() else "cpu", patience_s)
     _refuse_layout(recipe)
     manifest = Manifest.load(data)
@@ -59,8 +60,8 @@ def start(
     folder = RunFolder(run)
     resettings = from_first(lambda: _open(folder, loaded, manifest, initial))
     device = choose(recipe.precision)
-    engine = Engine(recipe.model, parallel, recipe.seed, device.torch_device, device.compute)
-    optimizer = build_optimizer(engine, recipe.optimizer)
+    engine = Engine(recipe.model, parallel, recipe.seed, device.torch_device, device.compute, recipe.precision)
+    optimizer = build_optimizer(engine, recipe.optimizer, offload=parallel.offload_optimizer)
     found, damaged = _newest(folder)
     if found:
         restore(found, engine, optimizer)
@@ -134,15 +135,11 @@ def _announce(trainer: Trainer, found: checkpoint.Checkpoint | None, resettings:
         trainer.event("environment", "the machine or its software changed: results may differ in the last bits", "; ".join(changed))
 
 
-def _refuse_beyond(recipe: Recipe) -> None:
-    beyond = beyond_training(recipe)
-    if beyond:
-        refuse(
-            "train.beyond",
-            f"{', '.join(beyond)} in the recipe",
-            "this version does not train that",
-            "It can be checked, planned and exported",
-        )
+def refuse_untrained(loaded: Loaded) -> None:
+    """Refuse, by the names of `preheat check`'s rules, what this version does not train."""
+    problems = untrained(loaded)
+    if problems:
+        raise PreheatError(*problems)
 
 
 def _refuse_layout(recipe: Recipe) -> None:

@@ -39,12 +39,14 @@ def restore(checkpoint: Checkpoint, engine: Engine, optimizer: torch.optim.Optim
     for name, parameter in engine.named_parameters():
         for key in keys.get(name, ()):
             entry = f"optimizer/{key}/{name}"
-            optimizer.state[parameter][key] = _like(parameter, contents.shapes[entry], contents.dtypes[entry])
+            optimizer.state[parameter][key] = _like(
+                parameter, contents.shapes[entry], contents.dtypes[entry], "cpu" if engine.parallel.offload_optimizer else parameter.device
+            )
     contents.fill(run_state(engine, optimizer, once=False))
 
 
-def _like(parameter: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+def _like(parameter: Tensor, shape: tuple[int, ...], dtype: torch.dtype, place: torch.device | str) -> Tensor:
     """Room for a moment of a parameter, sharded as the parameter is; or for a number, such as the count of steps."""
     if shape == tuple(parameter.shape):
-        return torch.empty_like(parameter, dtype=dtype, requires_grad=False)
+        return torch.empty_like(parameter, dtype=dtype, requires_grad=False).to(place)
     return torch.empty(shape, dtype=dtype)

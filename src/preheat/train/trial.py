@@ -1,6 +1,6 @@
 """A few training steps on random tokens, timed: what `preheat tune` runs in a process of its own, which may run out of memory.
 
-`python -m preheat.train.trial REQUEST RESULT` reads a `Request` as JSON and writes a `Result`; it starts as many processes as the layout needs.
+`python -m preheat.train.trial REQUEST RESULT` reads a `Request` as JSON and writes a `Result`, in as many processes as the layout needs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from preheat.arithmetic import Timeline, flops_per_token, layout, smallest_world
+from preheat.arithmetic import Segment, Timeline, flops_per_token, layout, smallest_world
 from preheat.monitor import model_flops_utilization
 from preheat.parallel import Engine, Objective
 from preheat.recipe import Recipe
@@ -30,6 +30,8 @@ from preheat.train.workers import start_workers
 MOST_MICRO_BATCHES = 8
 """Of a step that is timed: an optimizer step after so many is little beside them."""
 _PATIENCE_S = 600
+OUT_OF_MEMORY = 77
+"""The exit code that says so."""
 _NO_MEMORY = ("can't allocate memory", "not enough memory", "Cannot allocate memory", "bad_alloc", "out of memory")
 """What an error says when a CPU's memory is used up, beside `MemoryError`."""
 
@@ -42,22 +44,22 @@ class Request:
     steps: int
     """That are timed, after one that is not."""
     memory_limit: int | None
-    """Bytes of each process's GPU, or of the memory of each process."""
+    """Bytes that each process may take of its GPU, or of the CPU's memory for its data; all that is free when absent."""
     peak_flops: float | None
     """Of all devices together where it was measured before."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """How it went; the fields after `out_of_memory` are None where memory ran out before."""
+    """How it went."""
 
-    out_of_memory: bool
-    peak_flops: float | None = None
-    tokens_per_s: float | None = None
+    peak_flops: float
+    """Of all devices together, see `preheat.train.device.matmul_peak`."""
+    tokens_per_s: float
     """Of all processes together."""
-    mfu: float | None = None
+    mfu: float
     """Causal convention, see `preheat.arithmetic.flops`."""
-    peak_bytes: int | None = None
+    peak_bytes: int
     """The most that a process held: on a GPU what PyTorch reserved, else resident memory with the program itself."""
 
 
@@ -67,16 +69,19 @@ def says_no_memory(text: str) -> bool:
 
 
 def tokens_per_second(engine: Engine, recipe: Recipe, steps: int) -> float:
-    """Training speed of all ranks together in the shape of the recipe's first segment: at most `MOST_MICRO_BATCHES` a step, random tokens."""
-    segment = Timeline(recipe).segments[0]
+    """Training speed of all ranks together in the shape of the first stage: at most `MOST_MICRO_BATCHES` a step, random tokens."""
+    segment = first_stage(recipe)
     device, micro, length = engine.device, segment.micro_size, segment.seq_len
     replicas = layout(recipe.parallel, world_size()).dense_dp
     rows = min(segment.batch_size // replicas, MOST_MICRO_BATCHES * micro)
     mtp = recipe.model.mtp
     objective = Objective(
-        tokens=rows * replicas * length, rope=segment.rope, prediction_weight=1.0 if mtp is not None else 0.0, z_loss=recipe.optimizer.z_loss
+        tokens=rows * replicas * length,
+        rope=segment.rope,
+        prediction_weight=1.0 if mtp is not None else 0.0,
+        z_loss=recipe.optimizer.z_loss,
     )
-    optimizer = build_optimizer(engine, recipe.optimizer)
+    optimizer = build_optimizer(engine, recipe.optimizer, offload=recipe.parallel.offload_optimizer)
     set_rate(optimizer, recipe.schedule.final_lr)
     source = torch.Generator().manual_seed(0)
     tokens_BT = torch.randint(recipe.model.vocab_size, (rows, length + 1), generator=source).to(device)
@@ -89,6 +94,11 @@ def tokens_per_second(engine: Engine, recipe: Recipe, steps: int) -> float:
         engine.finish_step(0.0)
 
     return objective.tokens / seconds(step, steps, device)
+
+
+def first_stage(recipe: Recipe) -> Segment:
+    """The first stage at its full batch, after any ramp."""
+    return [segment for segment in Timeline(recipe).segments if segment.stage_index == 0][-1]
 
 
 def seconds(step: Callable[[], None], steps: int, device: torch.device) -> float:
@@ -104,12 +114,18 @@ def seconds(step: Callable[[], None], steps: int, device: torch.device) -> float
     return best
 
 
-def limit_memory(device: Device, limit: int) -> None:
-    """Let an allocation fail that would take this process's GPU, or its data on a CPU, above so many bytes."""
+def limit_memory(device: Device, limit: int | None) -> None:
+    """Let an allocation fail that would take more, see `Request`: on a CPU the system would else end some process to make room."""
     if device.torch_device.type == "cuda":
-        total = torch.cuda.get_device_properties(device.torch_device).total_memory
-        torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total), device.torch_device)
-    else:
+        if limit is not None:
+            total = torch.cuda.get_device_properties(device.torch_device).total_memory
+            torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total), device.torch_device)
+        return
+    meminfo = Path("/proc/meminfo")
+    if limit is None and meminfo.is_file():
+        (available,) = (line.split()[1] for line in meminfo.read_text().splitlines() if line.startswith("MemAvailable:"))
+        limit = int(available) * 1024 // world_size()
+    if limit is not None:
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
@@ -126,16 +142,15 @@ def try_it(request: Request) -> Result:
     Watchdog(join("cuda" if torch.cuda.is_available() else "cpu", _PATIENCE_S), _PATIENCE_S)
     device = choose(recipe.precision)
     peak = request.peak_flops or sum(exchange(matmul_peak(device)))
-    if request.memory_limit is not None:
-        limit_memory(device, request.memory_limit)
-    engine = Engine(recipe.model, recipe.parallel, recipe.seed, device.torch_device, device.compute)
+    limit_memory(device, request.memory_limit)
+    engine = Engine(recipe.model, recipe.parallel, recipe.seed, device.torch_device, device.compute, recipe.precision)
     rate = tokens_per_second(engine, recipe, request.steps)
-    flops = flops_per_token(recipe.model, Timeline(recipe).segments[0].seq_len).causal
-    return Result(False, peak, rate, model_flops_utilization(rate, flops, peak), max(exchange(peak_bytes(device))))
+    flops = flops_per_token(recipe.model, first_stage(recipe).seq_len).causal
+    return Result(peak, rate, model_flops_utilization(rate, flops, peak), max(exchange(peak_bytes(device))))
 
 
 def main(request_file: Path, result_file: Path) -> None:
-    """Try it and write down how it went; memory that ran out on any rank ends all."""
+    """Try it and write down how it went; the first rank whose memory runs out ends all with `OUT_OF_MEMORY`."""
     request = Request(**read_json(request_file))
     processes = smallest_world(Recipe.model_validate(request.recipe).parallel)
     if processes > 1 and "RANK" not in os.environ:
@@ -145,8 +160,7 @@ def main(request_file: Path, result_file: Path) -> None:
     except (MemoryError, RuntimeError) as error:
         if not (isinstance(error, MemoryError | torch.OutOfMemoryError) or says_no_memory(str(error))):
             raise
-        write_json(result_file, asdict(Result(out_of_memory=True)))
-        os._exit(0)
+        os._exit(OUT_OF_MEMORY)
     if is_first():
         write_json(result_file, asdict(result))
     leave(0)

@@ -15,7 +15,7 @@ from preheat.train.workers import LAUNCHER
 
 
 class Watchdog:
-    """Every rank tells the others at each step that it lives. Where one has waited too long it calls the roll, names who is missing, and ends.
+    """Every rank tells the others when it did a step. Where one has waited too long it calls the roll, names who is missing, and ends.
 
     A rank that hangs in a collective cannot be woken; so the process ends without saving, and the run goes on from the last checkpoint.
     Every rank answers the roll from a thread of its own: one that is stopped or gone does not, one that computes for too long does, and is

@@ -49,9 +49,9 @@ def _wait(workers: Sequence[subprocess.Popen[bytes]], errors: Sequence[Path]) ->
     """Until all ended: 0, or the exit code of the rank that failed first."""
     first, since = None, 0.0
     while True:
-        running = any(worker.poll() is None for worker in workers)
+        codes = [worker.poll() for worker in workers]
         if first is None:
-            first = next((rank for rank, worker in enumerate(workers) if worker.returncode), None)
+            first = next((rank for rank, code in enumerate(codes) if code), None)
             if first is not None:
                 since = time.monotonic()
                 sys.stderr.write(_last_words(first, workers[first].returncode, errors[first]))
@@ -59,7 +59,7 @@ def _wait(workers: Sequence[subprocess.Popen[bytes]], errors: Sequence[Path]) ->
         elif time.monotonic() - since > GRACE_S:
             for worker in workers:
                 worker.kill()
-        if not running:
+        if None not in codes:
             return 0 if first is None else max(1, workers[first].returncode)
         time.sleep(0.05)
 

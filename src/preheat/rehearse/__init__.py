@@ -1,0 +1,23 @@
+"""The dress rehearsal: a shrunken twin of a recipe, in its own layout, on this machine, before the cluster is paid for."""
+
+from preheat.rehearse.events import Event, events
+from preheat.rehearse.reasons import Change
+from preheat.rehearse.rehearsal import TOLERANCE, Difference, Leg, rehearse
+from preheat.rehearse.report import as_json, explained, tables, verdict
+from preheat.rehearse.twin import Twin, twin
+
+__all__ = [
+    "TOLERANCE",
+    "Change",
+    "Difference",
+    "Event",
+    "Leg",
+    "Twin",
+    "as_json",
+    "events",
+    "explained",
+    "rehearse",
+    "tables",
+    "twin",
+    "verdict",
+]
