@@ -56,44 +56,44 @@ ALONE: Layouts = {
     "recompute-selective": (2, {"recompute": SELECTIVE}, ALL),
 }
 TOGETHER: Layouts = {
-    "sequence·1f1b": (4, {**SP, "pipeline": 2}, ALL),  # Mixtral 8x22B, Llama 3.1 405B
-    "tensor·1f1b·optimizer": (8, {"tensor": 2, "pipeline": 2, "sharding": "optimizer"}, ("gpt2",)),  # GPT-3 175B
-    "sequence·interleaved": (4, {**SP, **V, "schedule": "interleaved"}, ("gpt2",)),  # GPT-3 175B by Megatron
-    "sequence·gather": (4, {**SP, "context": 2}, ("dense", "deepseek")),
-    "sequence·ring": (4, {**SP, "context": 2, "context_exchange": "ring"}, ("dense", "deepseek")),
-    "sequence·ulysses": (4, {**SP, "context": 2, "context_exchange": "ulysses"}, ("dense", "deepseek")),
-    "sequence·optimizer": (4, {**SP, "sharding": "optimizer"}, ("gpt2", "mixtral")),  # GPT-3 15B
-    "sequence·full": (4, {**SP, "sharding": "full"}, ("dense",)),
-    "sequence·expert": (2, {**SP, "expert": 2}, SPARSE),
-    "sequence·expert-tensor": (2, {**SP, "expert_tensor": 2}, SPARSE),
-    "1f1b·gather": (4, {"pipeline": 2, "context": 2}, ("gpt2", "deepseek")),
-    "1f1b·ring": (4, {"pipeline": 2, "context": 2, "context_exchange": "ring"}, ("dense", "deepseek")),
-    "zero-bubble-v·ulysses": (4, {**V, "schedule": "zero-bubble-v", "context": 2, "context_exchange": "ulysses"}, ("dense",)),
-    "1f1b·optimizer": (4, {"pipeline": 2, "sharding": "optimizer"}, ("gpt2", "deepseek")),
-    "1f1b·full": (4, {"pipeline": 2, "sharding": "full"}, ("gpt2", "deepseek")),
-    "1f1b·expert": (4, {"pipeline": 2, "expert": 2}, SPARSE),
-    "zero-bubble·expert-tensor": (4, {**V, "schedule": "zero-bubble", "expert_tensor": 2}, ("deepseek",)),
-    "zero-bubble-v·recompute": (2, {**V, "schedule": "zero-bubble-v", "recompute": FULL}, ("deepseek",)),
-    "dualpipe-v·recompute": (2, {**V, "schedule": "dualpipe-v", "recompute": SELECTIVE}, ("dense",)),
-    "gather·optimizer": (4, {"context": 2, "sharding": "optimizer"}, ("dense", "deepseek")),  # Llama 3 8B
-    "gather·full": (4, {"context": 2, "sharding": "full"}, ("gpt2",)),
-    "gather·expert": (2, {"context": 2, "expert": 2}, SPARSE),
-    "expert·optimizer": (4, {"expert": 2, "sharding": "optimizer"}, SPARSE),
-    "expert·full·recompute": (4, {"expert": 2, "sharding": "full", "recompute": FULL}, SPARSE),
-    "expert-4·hybrid": (4, {"expert": 4, "sharding": "full", "replicate": 2}, ("mixtral",)),
-    "1f1b·expert·optimizer": (8, {"pipeline": 2, "expert": 2, "sharding": "optimizer"}, SPARSE),  # Mixtral 8x7B
-    "dualpipe-v·expert·optimizer": (8, {**V, "schedule": "dualpipe-v", "expert": 4, "sharding": "optimizer"}, ("deepseek",)),  # DeepSeek-V3
-    "1f1b·expert·full": (8, {"pipeline": 2, "expert": 2, "sharding": "full"}, ("deepseek",)),
-    "sequence·1f1b·gather": (8, {**SP, "pipeline": 2, "context": 2}, ("dense", "gpt2")),  # Llama 3.1 405B, last stages
-    "sequence·interleaved·gather": (8, {**SP, **V, "schedule": "interleaved", "context": 2}, ("dense",)),  # Llama 3 70B
-    "sequence·zero-bubble-v·full": (8, {**SP, **V, "schedule": "zero-bubble-v", "sharding": "full"}, ("gpt2",)),
-    "sequence·hybrid": (8, {**SP, "sharding": "full", "replicate": 2}, ("gpt2",)),
-    "sequence·gather·expert": (4, {**SP, "context": 2, "expert": 2}, ("mixtral",)),
-    "sequence·gather·expert-8": (8, {**SP, "context": 2, "expert": 2}, ("deepseek",)),
-    "sequence·1f1b·expert": (4, {**SP, "pipeline": 2, "expert": 2}, ("mixtral",)),
-    "sequence·1f1b·expert·full": (8, {**SP, "pipeline": 2, "expert": 4, "sharding": "full"}, ("deepseek",)),
-    "sequence·1f1b·gather·expert": (8, {**SP, "pipeline": 2, "context": 2, "expert": 4}, ("deepseek",)),
-    "ring·expert·expert-tensor·full": (
+    "sequence+1f1b": (4, {**SP, "pipeline": 2}, ALL),  # Mixtral 8x22B, Llama 3.1 405B
+    "tensor+1f1b+optimizer": (8, {"tensor": 2, "pipeline": 2, "sharding": "optimizer"}, ("gpt2",)),  # GPT-3 175B
+    "sequence+interleaved": (4, {**SP, **V, "schedule": "interleaved"}, ("gpt2",)),  # GPT-3 175B by Megatron
+    "sequence+gather": (4, {**SP, "context": 2}, ("dense", "deepseek")),
+    "sequence+ring": (4, {**SP, "context": 2, "context_exchange": "ring"}, ("dense", "deepseek")),
+    "sequence+ulysses": (4, {**SP, "context": 2, "context_exchange": "ulysses"}, ("dense", "deepseek")),
+    "sequence+optimizer": (4, {**SP, "sharding": "optimizer"}, ("gpt2", "mixtral")),  # GPT-3 15B
+    "sequence+full": (4, {**SP, "sharding": "full"}, ("dense",)),
+    "sequence+expert": (2, {**SP, "expert": 2}, SPARSE),
+    "sequence+expert-tensor": (2, {**SP, "expert_tensor": 2}, SPARSE),
+    "1f1b+gather": (4, {"pipeline": 2, "context": 2}, ("gpt2", "deepseek")),
+    "1f1b+ring": (4, {"pipeline": 2, "context": 2, "context_exchange": "ring"}, ("dense", "deepseek")),
+    "zero-bubble-v+ulysses": (4, {**V, "schedule": "zero-bubble-v", "context": 2, "context_exchange": "ulysses"}, ("dense",)),
+    "1f1b+optimizer": (4, {"pipeline": 2, "sharding": "optimizer"}, ("gpt2", "deepseek")),
+    "1f1b+full": (4, {"pipeline": 2, "sharding": "full"}, ("gpt2", "deepseek")),
+    "1f1b+expert": (4, {"pipeline": 2, "expert": 2}, SPARSE),
+    "zero-bubble+expert-tensor": (4, {**V, "schedule": "zero-bubble", "expert_tensor": 2}, ("deepseek",)),
+    "zero-bubble-v+recompute": (2, {**V, "schedule": "zero-bubble-v", "recompute": FULL}, ("deepseek",)),
+    "dualpipe-v+recompute": (2, {**V, "schedule": "dualpipe-v", "recompute": SELECTIVE}, ("dense",)),
+    "gather+optimizer": (4, {"context": 2, "sharding": "optimizer"}, ("dense", "deepseek")),  # Llama 3 8B
+    "gather+full": (4, {"context": 2, "sharding": "full"}, ("gpt2",)),
+    "gather+expert": (2, {"context": 2, "expert": 2}, SPARSE),
+    "expert+optimizer": (4, {"expert": 2, "sharding": "optimizer"}, SPARSE),
+    "expert+full+recompute": (4, {"expert": 2, "sharding": "full", "recompute": FULL}, SPARSE),
+    "expert-4+hybrid": (4, {"expert": 4, "sharding": "full", "replicate": 2}, ("mixtral",)),
+    "1f1b+expert+optimizer": (8, {"pipeline": 2, "expert": 2, "sharding": "optimizer"}, SPARSE),  # Mixtral 8x7B
+    "dualpipe-v+expert+optimizer": (4, {**V, "schedule": "dualpipe-v", "expert": 2, "sharding": "optimizer"}, ("deepseek",)),  # DeepSeek-V3
+    "1f1b+expert+full": (8, {"pipeline": 2, "expert": 2, "sharding": "full"}, ("deepseek",)),
+    "sequence+1f1b+gather": (8, {**SP, "pipeline": 2, "context": 2}, ("dense", "gpt2")),  # Llama 3.1 405B, last stages
+    "sequence+interleaved+gather": (8, {**SP, **V, "schedule": "interleaved", "context": 2}, ("dense",)),  # Llama 3 70B
+    "sequence+zero-bubble-v+optimizer": (8, {**SP, **V, "schedule": "zero-bubble-v", "sharding": "optimizer"}, ("gpt2",)),
+    "sequence+hybrid": (8, {**SP, "sharding": "full", "replicate": 2}, ("gpt2",)),
+    "sequence+gather+expert": (4, {**SP, "context": 2, "expert": 2}, ("mixtral",)),
+    "sequence+gather+expert-8": (8, {**SP, "context": 2, "expert": 2}, ("deepseek",)),
+    "sequence+1f1b+expert": (4, {**SP, "pipeline": 2, "expert": 2}, ("mixtral",)),
+    "sequence+1f1b+expert+full": (8, {**SP, "pipeline": 2, "expert": 4, "sharding": "full"}, ("deepseek",)),
+    "sequence+1f1b+gather+expert": (8, {**SP, "pipeline": 2, "context": 2, "expert": 4}, ("deepseek",)),
+    "ring+expert+expert-tensor+full": (
         8,
         {"context": 2, "context_exchange": "ring", "expert": 2, "expert_tensor": 2, "sharding": "full"},
         ("mixtral",),
@@ -201,6 +201,14 @@ def test_other_models(apart: Apart, name: str, changes: dict[str, Any], sizes: d
 def test_a_batch_that_the_replicas_cannot_share_is_refused(ranks: RankPool) -> None:
     with pytest.raises(RankFailed, match="a batch of 7 samples is not divisible by 2 replicas"):
         ranks.run(2, train, Training(MODELS["dense"], micro_size=1, shapes=((7, 16),)), Parallel())
+
+
+@pytest.mark.parametrize("schedule", ["zero-bubble", "zero-bubble-v", "dualpipe-v"])
+def test_weights_that_a_split_backward_pass_would_miss_are_refused(ranks: RankPool, schedule: str) -> None:
+    """FSDP that gathers weights again for it loses gradients without a word (torch 2.13); without it the layout is one process."""
+    parallel = Parallel(pipeline=2, virtual_pipeline=2, schedule=schedule, sharding="full")
+    with pytest.raises(RankFailed, match="FSDP loses gradients"):
+        ranks.run(4, train, Training(MODELS["dense"], micro_size=1), parallel)
 
 
 def test_groups_that_the_replicas_cannot_fill_are_refused(ranks: RankPool) -> None:

@@ -73,9 +73,17 @@ def test_text_that_matches_no_file(tmp_path: Path) -> None:
     assert "nothing/*.txt" in refused("data", "prepare", recipe, "--data", tmp_path / "data")
 
 
-@pytest.mark.parametrize("layout", ["parallel.tensor=2", "parallel.pipeline=2", "parallel.context=2"])
-def test_a_layout_that_one_process_cannot_run(mini: tuple[Path, Path], tmp_path: Path, layout: str) -> None:
-    assert "one process" in refused("train", mini[0], "--data", mini[1], "--run", tmp_path / "run", "--set", layout).split("error: ")[1]
+@pytest.mark.parametrize("layout", ["parallel.pipeline=2", "parallel.context=2"])
+def test_a_layout_that_the_processes_cannot_be_split_into(mini: tuple[Path, Path], tmp_path: Path, layout: str) -> None:
+    options = ["--data", mini[1], "--run", tmp_path / "run", "--set", layout, "--nproc", "3"]
+    assert "3 ranks are not divisible by tensor 1 x pipeline" in refused("train", mini[0], *options)
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_is_not_trained_over_several_processes(mini: tuple[Path, Path], tmp_path: Path) -> None:
+    options = ["--data", mini[1], "--run", tmp_path / "run", "--nproc", "2", "--set", "optimizer.state_precision=bf16"]
+    assert "[engine.optimizer]" in refused("train", mini[0], *options)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_recipe_with_errors_is_not_trained(mini: tuple[Path, Path], tmp_path: Path) -> None:

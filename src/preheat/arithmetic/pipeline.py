@@ -10,6 +10,9 @@ from preheat.recipe import Parallel
 V_SHAPED = ("zero-bubble-v", "dualpipe-v")
 """Schedules in which the pieces go down the ranks and up again."""
 
+SPLIT_BACKWARD = ("zero-bubble", *V_SHAPED)
+"""Schedules that compute the gradients of inputs and of weights at different times (arXiv 2401.10241)."""
+
 
 @dataclass(frozen=True)
 class Chunk:

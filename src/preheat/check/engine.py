@@ -7,7 +7,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from preheat.arithmetic import kv_heads
+from preheat.arithmetic import kv_heads, smallest_world
+from preheat.arithmetic.pipeline import SPLIT_BACKWARD
+from preheat.check.gpus import Gpus
 from preheat.check.machine import Machine
 from preheat.check.registry import RULES, Finding, rule
 from preheat.check.subject import Subject
@@ -17,9 +19,13 @@ from preheat.recipe import Loaded, beyond_training
 FAMILY = "engine."
 
 
-def untrained(loaded: Loaded) -> list[Problem]:
-    """What of a recipe is not trained: the findings of this file's rules, as errors. An `[[ignore]]` doesn't silence them."""
-    subject = Subject(loaded, None, Machine())
+def untrained(loaded: Loaded, processes: int | None = None) -> list[Problem]:
+    """What of a recipe is not trained: the findings of this file's rules, as errors. An `[[ignore]]` doesn't silence them.
+
+    Args:
+        processes: how many there are, where that is known.
+    """
+    subject = Subject(loaded, Gpus.parse(str(processes)) if processes else None, Machine())
     found = [problem for entry in RULES.values() if entry.name.startswith(FAMILY) for problem in entry.problems(subject, loaded.where)]
     return [replace(problem, severity="error") for problem in found]
 
@@ -126,3 +132,53 @@ def prediction(subject: Subject) -> Iterator[Finding]:
     for _, _, key, seq_len in subject.stages():
         if seq_len <= depths:
             yield Finding(key, f"{depths} tokens ahead in sequences of {seq_len}", "", "Use longer sequences or fewer prediction layers")
+
+
+@rule("engine.optimizer", "note")
+def optimizer(subject: Subject) -> Iterator[Finding]:
+    """Over several ranks moments are kept in fp32, and Muon moves matrices and no stacks of experts.
+
+    Rounding at random and taking a stack apart are written for whole tensors, and a rank has a shard.
+    Example: state_precision = "bf16" with sharding = "full" on 8 GPUs; name = "muon" with [model.experts] and expert = 8.
+    Source: preheat, train/optimizer.py.
+    """
+    chosen = subject.recipe.optimizer
+    if max(subject.ranks or 1, smallest_world(subject.parallel)) == 1:
+        return
+    if chosen.state_precision == "bf16":
+        got = "bf16 moments over several ranks are not trained"
+        yield Finding("optimizer.state_precision", got, "", 'Set state_precision = "fp32"')
+    if chosen.name == "muon" and subject.model.experts is not None:
+        yield Finding("optimizer.name", "muon on experts over several ranks is not trained", "", 'Set name = "adamw"')
+
+
+@rule("engine.compile", "note")
+def compiled(subject: Subject) -> Iterator[Finding]:
+    """Compiled blocks have a backward pass in one piece, and no DTensors.
+
+    Under a schedule that splits the backward pass in two peers would wait forever; tensor parallelism ends in an error of the compiler.
+
+    Example: compile = true with schedule = "zero-bubble-v"; compile = true with tensor = 2.
+    Source: preheat, parallel/compile.py; PyTorch 2.13, torch.distributed.pipelining.
+    """
+    parallel = subject.parallel
+    if parallel.compile and parallel.pipeline > 1 and parallel.schedule in SPLIT_BACKWARD:
+        got = f'compiled blocks under schedule "{parallel.schedule}"'
+        yield Finding("parallel.compile", got, "a backward pass in one piece", 'Set compile = false, or schedule = "interleaved"')
+    if parallel.compile and parallel.tensor > 1:
+        yield Finding("parallel.compile", f"compiled blocks over tensor {parallel.tensor}", "", "Set compile = false, or tensor = 1")
+
+
+@rule("engine.sharding", "note")
+def sharding(subject: Subject) -> Iterator[Finding]:
+    """A schedule that computes the gradients of inputs and of weights apart finds the weights as the forward pass left them.
+
+    With "full" they are let go of and gathered again in between, and PyTorch's FSDP then loses gradients without a word: on two stages and
+    two replicas the gradient norm is a quarter off.
+    Example: sharding = "full" with schedule = "zero-bubble-v".
+    Source: preheat, measured with torch 2.13; tests/parallel/test_equality.py.
+    """
+    parallel = subject.parallel
+    if parallel.sharding == "full" and parallel.pipeline > 1 and parallel.schedule in SPLIT_BACKWARD:
+        got = f'sharding = "full" with schedule "{parallel.schedule}"'
+        yield Finding("parallel.sharding", got, "weights that stay from forward to backward pass", 'Set sharding = "optimizer"')

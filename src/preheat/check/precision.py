@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from preheat.arithmetic import head_dim, kv_heads
 from preheat.check.registry import Finding, rule
 from preheat.check.subject import Subject
 
@@ -35,12 +36,22 @@ def fp8_shape(subject: Subject) -> Iterator[Finding]:
         return
     step = {"mxfp8": 32, "blockwise": 128}.get(precision.fp8_recipe or "", 16)
     widths = {"model.hidden": (model.hidden, 1), "model.ffn_hidden": (model.ffn_hidden, parallel.tensor)}
+    linears_alone = precision.fp8_recipe in ("tensorwise", "rowwise")  # which this engine does to every linear layer of a block
+    if linears_alone and model.mla is not None:
+        latent = model.mla
+        widths["model.mla.qk_rope_head_dim"] = (latent.qk_rope_head_dim, 1)
+        widths["model.mla.kv_lora_rank"] = (latent.kv_lora_rank, 1)
+        widths["model.mla.q_lora_rank"] = (latent.q_lora_rank or step, 1)
+    elif linears_alone:
+        widths["model.kv_heads"] = (kv_heads(model) * head_dim(model), parallel.tensor)
     if model.experts:
         widths["model.experts.ffn_hidden"] = (model.experts.ffn_hidden, parallel.expert_tensor)
     for key, (width, cut) in widths.items():
         part = width / cut
         if part % step:
-            got = f"{key.partition('.')[2]} {width}" + (f" over {cut} ranks = {part:g}" if cut > 1 else "")
+            got = f"{'keys of width' if key == 'model.kv_heads' else key.partition('.')[2]} {width}" + (
+                f" over {cut} ranks = {part:g}" if cut > 1 else ""
+            )
             yield Finding(key, got, f"{precision.fp8_recipe or 'fp8'} needs multiples of {step}", "Change the width or the tensor size")
 
 

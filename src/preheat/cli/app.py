@@ -14,7 +14,23 @@ from typer.core import TyperGroup
 from preheat.cli.output import complain
 from preheat.errors import PreheatError, Problem
 
-VERBS = ("recipes", "show", "check", "timeline", "schema", "data", "tune", "train", "rehearse", "runs", "evaluate", "sample", "report", "import", "export")
+VERBS = (
+    "recipes",
+    "show",
+    "check",
+    "timeline",
+    "schema",
+    "data",
+    "tune",
+    "train",
+    "rehearse",
+    "runs",
+    "evaluate",
+    "sample",
+    "report",
+    "import",
+    "export",
+)
 """A module of this folder for each (with a trailing underscore where the word is Python's own): either a function `run` that is the verb,
 or a `typer.Typer` called `app` that holds the words after it."""
 

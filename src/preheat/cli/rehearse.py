@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -34,7 +36,7 @@ def run(
     sets: Sets = None,
     as_json: AsJson = False,
 ) -> None:
-    """Rehearse a recipe: a small twin with the same pattern of layout and schedule trains on CPUs, is killed, and goes on in another layout.
+    """Rehearse a recipe: a small twin of the same layout and schedule trains on CPUs, is killed, and goes on in another layout.
 
     Every step is compared with one process. Exit code 1 when a step differs or a run does not get through.
     """
@@ -53,6 +55,7 @@ def run(
         return
     if keep is not None and keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
         refuse("rehearse.folder", f"{keep} is there already and not empty", "a new folder", "Choose another one for --keep")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # as Ctrl-C does it: the processes go too
     begin = time.monotonic()
     if not as_json:
         print(f"{twin.recipe.name}: {twin.axes.ranks} of at most {nproc} processes", flush=True)

@@ -30,7 +30,8 @@ InitialWeights = Annotated[
     typer.Option("--init-from", metavar="FOLDER", help="Begin a new run with the weights that `preheat import hf` wrote there."),
 ]
 Patience = Annotated[
-    int, typer.Option("--patience", metavar="SECONDS", min=1, help="How long processes wait for one that is stuck before the run ends.")
+    int | None,
+    typer.Option("--patience", metavar="SECONDS", min=1, help="How long processes wait for one that is stuck [default: ten minutes]."),
 ]
 RunOption = Annotated[
     Path | None,
@@ -50,7 +51,7 @@ def run(
     sets: Sets = None,
     init_from: InitialWeights = None,
     nproc: Processes = None,
-    patience: Patience = 600,
+    patience: Patience = None,
     as_json: AsJson = False,
 ) -> None:
     """Train a recipe on prepared data. The same command continues an interrupted run, in whatever layout.
@@ -72,12 +73,12 @@ def run(
         from preheat.train.workers import start_workers
 
         raise typer.Exit(start_workers([sys.executable, "-m", "preheat", *sys.argv[1:]], processes))
-    from preheat.train.ranks import is_first, leave, one_speaks
+    from preheat.train.ranks import PATIENCE_S, is_first, leave, one_speaks
 
     stop = _StopSignal()
     folder = run or Path("runs") / loaded.recipe.name
     with one_speaks(lambda error: complain(error.problems)):
-        trainer = _start(loaded, data_folder(data, loaded.recipe.name), folder, stop, patience, init_from)
+        trainer = _start(loaded, data_folder(data, loaded.recipe.name), folder, stop, patience or PATIENCE_S, init_from)
         try:
             complete = trainer.run()
             if complete and not stop.already_complete:

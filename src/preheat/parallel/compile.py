@@ -15,9 +15,11 @@ from preheat.recipe import Parallel
 def apply_compile(blocks: Sequence[Block], parallel: Parallel) -> None:
     """Compile whole blocks in place where nothing is exchanged within them, else what lies between the exchanges.
 
-    A tensor-parallel block has no compiled backward pass as a whole in PyTorch 2.13, so attention and feed-forward are compiled apart.
-    Attention over context-parallel ranks and experts stay as they are. Forward methods are compiled and modules not replaced, so that
-    parameters keep their names; what is wrapped around them later, such as recomputation, calls the compiled one. A shape that would be compiled once too often is an error, and not a silent return to uncompiled speed.
+    Attention over context-parallel ranks and experts stay as they are; tensor-parallel blocks were refused before (rule engine.compile).
+    Forward methods are compiled and modules not replaced, so that parameters keep their names; what is wrapped around them later, such as
+    recomputation, calls the compiled one.
+
+    A shape too many for the compiler is an error, and not a silent return to uncompiled speed.
     """
     torch._dynamo.config.fail_on_recompile_limit_hit = True
     for block in blocks:
@@ -27,7 +29,7 @@ def apply_compile(blocks: Sequence[Block], parallel: Parallel) -> None:
 
 def _compiled(block: Block, parallel: Parallel) -> Iterator[nn.Module]:
     dense = isinstance(block.feed_forward, FeedForward)
-    if dense and parallel.tensor == 1 and parallel.context == 1:
+    if dense and parallel.context == 1:
         yield block
         return
     if parallel.context == 1:

@@ -18,8 +18,9 @@ STEP = 16
 def apply_fp8(blocks: Sequence[Block], scaling: str | None, device: torch.device) -> None:
     """Let the linear layers of blocks multiply in fp8, in place and before anything else is applied to them.
 
-    Routers, whose small differences decide, and the stacked matrices of routed experts stay as they are; head and embedding are in no block.
-    Weights, gradients and what is added up keep their number formats. A device without fp8 emulates it, slowly and with the same rounding.
+    Routers, whose small differences decide, and the stacked matrices of routed experts stay as they are; head and embedding are in no
+    block. Weights, gradients and what is added up keep their number formats. A device without fp8 emulates it, slowly and with the same
+    rounding.
 
     Raises:
         PreheatError: a matrix has a dim that is no multiple of `STEP`.

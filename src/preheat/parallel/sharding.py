@@ -7,6 +7,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
+from preheat.arithmetic.pipeline import SPLIT_BACKWARD
 from preheat.model.experts import Experts
 from preheat.parallel.meshes import Meshes
 from preheat.parallel.pipeline import Piece
@@ -21,6 +22,8 @@ def apply_sharding(piece: Piece, meshes: Meshes, parallel: Parallel, compute: to
     Gradients are summed over replicas and never averaged: the loss is already divided by the tokens of the whole batch.
     """
     again = parallel.sharding == "full"
+    splits = parallel.pipeline > 1 and parallel.schedule in SPLIT_BACKWARD
+    assert not (again and splits), f"FSDP loses gradients where {parallel.schedule} gathers weights again; check says so"
     exact = MixedPrecisionPolicy()
     rounded = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32, cast_forward_inputs=False)
 

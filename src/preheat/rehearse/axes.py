@@ -59,7 +59,7 @@ def real_axes(recipe: Recipe, ranks: int) -> Axes:
 
 
 def shrunken(real: Axes, processes: int) -> Axes:
-    """The layout of the twin on at most `processes` ranks: of all that fit the one that splits the most important axes, then the smallest."""
+    """The twin's layout on at most `processes` ranks: of all that fit the one that splits the most important axes, then the smallest."""
     names = [field.name for field in fields(Axes)]
 
     def worth(axes: Axes) -> tuple[list[bool], int]:

@@ -78,7 +78,7 @@ def _micro(size: int) -> int:
 def _batch_sizes(recipe: Recipe, axes: Axes, replicas: int) -> tuple[int, int]:
     """The size that a ramp starts with, and the full one; each gives every replica the micro-batches that its pipeline needs."""
     micro = max(_micro(size) for size in [recipe.batch.micro_size, *(stage.micro_size or 1 for stage in recipe.stage)])
-    v_shaped = axes.pipeline > 1 and recipe.parallel.schedule in ("dualpipe", "dualpipe-v")
+    v_shaped = axes.pipeline > 1 and recipe.parallel.schedule == "dualpipe-v"
     least = replicas * micro * (4 if v_shaped else 2)
     small = least * -(-FEWEST_SAMPLES // least)
     smaller = [stage.global_size for stage in recipe.stage if stage.global_size and stage.global_size < recipe.batch.global_size]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from preheat.arithmetic import Segment, Timeline
 from preheat.recipe import Recipe
+from preheat.units import Quantity
 
 
 @dataclass(frozen=True)
@@ -35,13 +36,10 @@ def _events(recipe: Recipe, timeline: Timeline) -> Iterator[Event]:
             yield Event(_reaching(timeline, begin + 1), f"the rate {how}")
         begin, level = piece.end, piece.lr
     model = recipe.model
-    for name, entries in (
-        ("the weight of multi-token prediction", model.mtp.loss_weight if model.mtp else ()),
-        ("the speed of the experts' bias", model.experts.bias_update_rate if model.experts else ()),
-    ):
-        for entry in entries[1:]:
-            value = getattr(entry, "weight", None)
-            yield Event(timeline.at(entry.at)[0].steps + 1, f"{name} becomes {entry.rate if value is None else value:g}")
+    for change in model.mtp.loss_weight[1:] if model.mtp else ():
+        yield Event(_after(timeline, change.at), f"the weight of multi-token prediction becomes {change.weight:g}")
+    for speed in model.experts.bias_update_rate[1:] if model.experts else ():
+        yield Event(_after(timeline, speed.at), f"the speed of the experts' bias becomes {speed.rate:g}")
 
 
 def _switch(before: Segment, after: Segment) -> str:
@@ -64,3 +62,8 @@ def _switch(before: Segment, after: Segment) -> str:
 def _reaching(timeline: Timeline, tokens: int) -> int:
     """The first step that ends at or after so many tokens."""
     return next(number for number in range(1, timeline.end.steps + 1) if timeline.step(number).end.tokens >= tokens)
+
+
+def _after(timeline: Timeline, moment: Quantity) -> int:
+    """The first step that starts at or after a moment."""
+    return timeline.at(moment)[0].steps + 1

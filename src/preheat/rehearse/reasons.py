@@ -6,22 +6,24 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from preheat.recipe import Recipe, beyond_training
+from preheat.recipe import Recipe
 from preheat.rehearse.axes import Axes
+from preheat.rehearse.standins import standins
 
 REASONS = {
     "name": "it is another run",
     "description": "it is another run",
     "ignore": "findings about the real sizes are none of the twin's",
-    "model": "small",
+    "model": "as small as the pattern allows",
     "model.layers": "each piece of the pipeline has one at least, and more where the real one has more than the others",
     "model.heads": "as many for each key/value head as far as 32 heads reach; tensor-parallel ranks hold whole ones as in the real layout",
-    "model.kv_heads": "shared among tensor-parallel ranks where the real ones are",
+    "model.kv_heads": "each tensor-parallel rank has whole ones of its own",
     "model.vocab_size": "the same remainder over 128 rows, padded where the real one is",
     "model.rope_scaling": "made for sequences that are longer by as much",
     "model.max_positions": "the longest sequence, and more where the real table has more",
     "model.sliding_window": "the same share of the longest sequence",
-    "model.dropout": "`preheat train` of this version has none",
+    "model.dropout": "this version trains without",
+    "optimizer": "what stands in runs over several ranks",
     "model.init_std": "narrow matrices with the real spread would hardly contribute, and a fault in them would drown",
     "model.mup": "the same width as a multiple of the base",
     "model.experts": "fewer and narrower; groups, shared experts and dense layers stay where there are any",
@@ -33,14 +35,20 @@ REASONS = {
     "batch.ramp": "one growth of the batch, early",
     "schedule": "as many steps as it takes to pass each event; the rates are the real ones",
     "stage": "the same switches within a few steps",
-    "stage.context": "`preheat train` of this version keeps one layout; the twin has the context-parallel axis all along",
+    "stage.context": "the context-parallel axis is there in all stages",
     "data": "made-up text, one source for each name of a mixture",
     "precision": "differences that matter would drown in the rounding of a shorter format",
     "checkpoint": "past the middle, and at the end",
     "evaluation": "short",
     "parallel": "the largest layout for the processes at hand that splits each axis of the real one",
-    "parallel.schedule": "`preheat train` of this version has no DualPipe; dualpipe-v passes micro-batches in the same order",
+    "parallel.sequence": "it goes with tensor parallelism",
+    "parallel.sharding": "it goes with replicas, and not in full with a schedule that splits the backward pass",
+    "parallel.schedule": "it goes with a pipeline, and dualpipe-v stands in for DualPipe",
+    "parallel.virtual_pipeline": "two pieces a rank at most, and at dualpipe-v",
     "parallel.pipeline_layers": "the same pieces are the longer ones",
+    "parallel.context_exchange": "it goes with a context-parallel axis, and ring attention knows neither documents nor a window",
+    "parallel.recompute": "no more layers than a rank has",
+    "parallel.compile": "compiling takes longer than the rehearsal",
     "parallel.gpus": "processes on this machine",
 }
 """Dotted key, or the table around it -> why the twin has another value there."""
@@ -78,8 +86,9 @@ def not_rehearsed(recipe: Recipe, real: Axes, axes: Axes, processes: int) -> tup
         for name, size in sizes.items()
         if size > 1 and chosen[name] == 1
     ]
-    untrained = {plain for key in beyond_training(recipe) if (plain := _without_numbers(key)) != "precision.compute"}
-    said += [f"{key}: {_reason(key)}" for key in sorted(untrained)]
+    said += standins(recipe, real)
+    if recipe.parallel.compile:
+        said.append("compiled kernels: the twin runs eagerly")
     if recipe.precision.compute not in ("auto", "fp32"):
         said.append(f"{recipe.precision.compute} and its rounding: the twin computes in fp32")
     return (
@@ -91,12 +100,8 @@ def not_rehearsed(recipe: Recipe, real: Axes, axes: Axes, processes: int) -> tup
     )
 
 
-def _without_numbers(key: str) -> str:
-    return ".".join(part for part in key.split(".") if not part.isdigit())
-
-
 def _reason(key: str) -> str:
-    parts = _without_numbers(key).split(".")
+    parts = [part for part in key.split(".") if not part.isdigit()]
     return next(REASONS[known] for length in range(len(parts), 0, -1) if (known := ".".join(parts[:length])) in REASONS)
 
 

@@ -1,4 +1,4 @@
-"""The rehearsal itself: one process, then the layout until it is killed, then another layout, then one process again, step by step alike."""
+"""The rehearsal itself: one process, then the layout until it is killed, another layout, and one process again, step by step alike."""
 
 from __future__ import annotations
 
@@ -129,17 +129,22 @@ class _Rehearsal:
             ranks.wait()
             self._refuse_failure(ranks, name)
         lines = [record for record in self._lines(run) if record["step"] > done]
+        if lines and lines[-1]["step"] == self.end:
+            end = "complete"
         return self._leg(name, recipe, processes, lines, end, begin)
 
     def _start(self, file: str, run: str, processes: int) -> Ranks:
-        paths = [self.folder / f"{file}.toml", "--data", self._data, "--run", self.folder / run]
+        paths: list[str | Path] = [self.folder / f"{file}.toml", "--data", self._data, "--run", self.folder / run]
         return Ranks(["train", *paths], processes, self.folder / f"{run}-{file}")
 
     def _refuse_failure(self, ranks: Ranks, name: str) -> None:
-        if ranks.failed is not None:
-            said = ranks.last_words(ranks.failed)
-            what = f"{name}: process {ranks.failed} of {len(ranks.workers)} ended with an error\n{said}\n"
-            raise RunFailed(Problem("rehearse.failed", what, "", "`preheat rehearse --keep FOLDER` leaves everything there to look at"))
+        if ranks.failed is None:
+            return
+        said = ranks.last_words(ranks.failed)
+        self.progress(said)
+        what = f"{name}: process {ranks.failed} of {len(ranks.workers)} ended with an error"
+        fix = "`preheat rehearse --keep FOLDER` leaves everything there to look at"
+        raise RunFailed(Problem("rehearse.failed", what, said.rpartition("\n")[2], fix))
 
     def _leg(self, name: str, recipe: Recipe, processes: int, lines: list[Record], end: str, begin: float) -> Leg:
         seconds = time.monotonic() - begin
@@ -184,6 +189,6 @@ def differences(reference: Records, lines: Sequence[Record]) -> dict[str, Differ
             pairs["held_out"] = [(line["held_out"][source]["loss"], score["loss"]) for source, score in other["held_out"].items()]
         for name, values in pairs.items():
             difference = max(abs(value - expected) / abs(expected) for value, expected in values)
-            if name not in found or not difference <= found[name].largest:
+            if name not in found or difference > found[name].largest:
                 found[name] = Difference(difference, line["step"])
     return found

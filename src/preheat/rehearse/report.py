@@ -8,8 +8,8 @@ from typing import Any
 
 from preheat.interop.toml_text import document
 from preheat.rehearse.events import events
-from preheat.rehearse.rehearsal import TOLERANCE, Leg
 from preheat.rehearse.reasons import shown
+from preheat.rehearse.rehearsal import TOLERANCE, Leg
 from preheat.rehearse.twin import Twin
 
 SCHEMA = "preheat.rehearsal/1"
@@ -34,9 +34,10 @@ def as_json(twin: Twin, legs: Sequence[Leg]) -> dict[str, Any]:
 
 def explained(twin: Twin) -> str:
     """The twin as a recipe file that says in comments what is different and why."""
-    lines = [f"# The twin of a recipe, for {twin.axes.ranks} process{'es' if twin.axes.ranks > 1 else ''}. Real value -> that of the twin:"]
-    for change in twin.changes:
-        lines.append(f"#   {change.key}: {shown(change.real)} -> {shown(change.twin)} ({change.why})")
+    processes = f"{twin.axes.ranks} process" + ("es" if twin.axes.ranks > 1 else "")
+    lines = [f"# The twin of a recipe, for {processes}. Real value -> that of the twin, by the reason:"]
+    for why in dict.fromkeys(change.why for change in twin.changes):
+        lines += [f"# {why}:", *(f"#   {each.key}: {shown(each.real)} -> {shown(each.twin)}" for each in twin.changes if each.why == why)]
     lines += ["# What happens, by the step:", *(f"#   {event.step}: {event.what}" for event in events(twin.recipe))]
     lines += ["# What is not rehearsed:", *(f"#   {what}" for what in twin.not_rehearsed)]
     return "\n".join(lines) + "\n\n" + document(twin.recipe.model_dump(mode="json", exclude_defaults=True))
@@ -62,7 +63,7 @@ def verdict(twin: Twin, legs: Sequence[Leg]) -> str:
     lines = []
     for leg in wrong:
         for name, found in leg.differences.items():
-            if not found.largest <= TOLERANCE:
+            if found.largest > TOLERANCE:
                 more = f"more than {TOLERANCE:g}"
                 lines.append(f"{leg.name}: {NAMES[name]} differs by {found.largest:.1e} at step {found.step}, {more}")
     if twin.recipe.model.experts is not None:

@@ -38,7 +38,6 @@ def shrunken_model(model: Model, parallel: Parallel, real: Axes, axes: Axes, lay
         "vocab_size": _vocabulary(model.vocab_size, parallel.tensor),
         "max_positions": lengths.table(model.max_positions) if model.max_positions is not None else None,
         "sliding_window": lengths.window(model.sliding_window) if model.sliding_window is not None else None,
-        "dropout": 0.0,
         # Narrow matrices of the real spread would hardly contribute, and a fault in them would drown.
         "init_std": float(f"{min(0.3, model.init_std / math.sqrt(scale)):.3g}") if scale < 1 else model.init_std,
     }
@@ -66,10 +65,7 @@ def _heads(model: Model, parallel: Parallel, real: Axes, axes: Axes) -> tuple[in
         return heads, heads
     groups = kv_heads(model)
     each = model.heads // groups
-    if groups % real_split == 0:
-        groups = split * min(2, groups // real_split)
-    else:  # several ranks hold the same key/value head
-        groups = max(1, min(groups, split // 2))
+    groups = split * min(2, max(1, groups // real_split))
     fitting = (n for n in range(min(each, MOST_HEADS // groups), 0, -1) if groups * n % split == 0)
     return groups * next(fitting, split), groups
 

@@ -12,11 +12,9 @@ from preheat.rehearse.course import changes, course, scaling, steps
 from preheat.rehearse.lengths import Lengths
 from preheat.rehearse.reasons import Change, compared, not_rehearsed
 from preheat.rehearse.shapes import shrunken_model
+from preheat.rehearse.standins import trainable
 
 Values = dict[str, Any]
-
-V_SHAPE = "dualpipe-v"
-"""What stands in for DualPipe, which the training loop does not have: the same order of passes with each piece held once."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +51,7 @@ def twin(recipe: Recipe, gpus: int, processes: int) -> Twin:
         real = real_axes(recipe, gpus)
     except ValueError as error:
         refuse("layout", str(error), "", "`preheat check --gpus` lists every problem")
+    whole, recipe = recipe, trainable(recipe, real)
     axes = shrunken(real, processes)
     other, lengths = other_layout(axes), Lengths.of(recipe)
     parallel, layers = _shrunken_parallel(recipe, axes)
@@ -65,12 +64,12 @@ def twin(recipe: Recipe, gpus: int, processes: int) -> Twin:
         if isinstance(entries, list):
             values["model"][table][key] = changes(entries, steps(recipe))
     _merge(values, course(recipe, axes, max(axes.data, other.data), lengths))
-    values["parallel"] = parallel | {"gpus": axes.ranks}
+    values["parallel"] = parallel
     values["precision"] = {"compute": "fp32"}
     values["tokenizer"] = {"kind": "train-bpe"}
     values["data"] = _data(values["stage"])
     small = _valid(values)
-    return Twin(small, compared(recipe, small), real, axes, other, not_rehearsed(recipe, real, axes, processes))
+    return Twin(small, compared(whole, small), real, axes, other, not_rehearsed(whole, real, axes, processes))
 
 
 def _valid(values: Values) -> Recipe:
@@ -97,21 +96,23 @@ def _data(stages: list[Values]) -> Values:
 def _shrunken_parallel(recipe: Recipe, axes: Axes) -> tuple[Values, int]:
     """The table `[parallel]` for these axes, and how many layers the model then has."""
     parallel, layers = recipe.parallel, min(recipe.model.layers, 2)
-    values = {name: size for name, size in asdict(axes).items() if name not in ("data", "expert_data")}
-    values["sequence"] = parallel.sequence and axes.tensor > 1
-    values["sharding"] = parallel.sharding if axes.data * axes.context > 1 else "none"
-    if axes.context > 1:
-        values["context_exchange"] = parallel.context_exchange
+    values = parallel.model_dump(mode="json")
+    values |= {name: size for name, size in asdict(axes).items() if name not in ("data", "expert_data")}
+    values |= {"sequence": parallel.sequence and axes.tensor > 1, "compile": False, "gpus": axes.ranks}
+    if axes.data * axes.context == 1:
+        values["sharding"] = "none"
+    if axes.context == 1:
+        values["context_exchange"] = "gather"
     most = layers
     if axes.pipeline > 1:
-        schedule = V_SHAPE if parallel.schedule == "dualpipe" else parallel.schedule
-        virtual = 2 if schedule == V_SHAPE else min(parallel.virtual_pipeline, 2)
+        virtual = min(parallel.virtual_pipeline, 2)
         sizes = _pieces(recipe, axes.pipeline * virtual)
         layers = sum(sizes)
         most = max(sum(sizes[rank :: axes.pipeline]) for rank in range(axes.pipeline))
-        values |= {"schedule": schedule, "virtual_pipeline": virtual}
+        values["virtual_pipeline"] = virtual
         values["pipeline_layers"] = list(sizes) if len(set(sizes)) > 1 or parallel.pipeline_layers is not None else None
-    values["recompute"] = parallel.recompute.model_dump(mode="json")
+    else:
+        values |= {"schedule": "1f1b", "virtual_pipeline": 1, "pipeline_layers": None}
     if parallel.recompute.layers is not None:
         values["recompute"]["layers"] = min(parallel.recompute.layers, max(1, most))
     return values, layers
@@ -132,4 +133,3 @@ def _pieces(recipe: Recipe, count: int) -> tuple[int, ...]:
     while sum(sizes) < fewest:
         sizes[max(range(count), key=lambda place: sizes[place])] += 1
     return tuple(sizes)
-

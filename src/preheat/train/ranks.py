@@ -20,6 +20,8 @@ from preheat.errors import PreheatError, Problem, RunFailed
 
 PATIENCE_S = 600
 """How long ranks wait for one that does not come, unless told otherwise."""
+_START_S = 300
+"""How long the first process waits for the last one to start, at least."""
 _HOLD_S = 0.5
 """How long a rank keeps its error back, for a launcher to show first what may be the cause: that another one was killed."""
 
@@ -32,24 +34,24 @@ def world_size() -> int:
 def join(device_type: str, patience_s: float) -> Store | None:
     """Join the other processes, if there are any; returns the store of this attempt.
 
-    A collective waits twice as long as the watchdog, who can say for whom.
+    A collective waits longer than the watchdog, who can say for whom, and all wait longer for each other's start.
 
     Every attempt of an elastic restart has keys of its own in the launcher's store: a restarted rank would else read the addresses of dead
     ones.
     """
     if world_size() == 1:
         return None
+    timeout = timedelta(seconds=max(_START_S, 2 * patience_s))
     store: Store = dist.TCPStore(  # type: ignore[attr-defined]
         os.environ["MASTER_ADDR"],
         int(os.environ["MASTER_PORT"]),
         world_size(),
         is_master=_hosts_store(),
-        timeout=timedelta(seconds=patience_s),
+        timeout=timeout,
     )
     attempt = f"{os.environ.get('TORCHELASTIC_RUN_ID', 'run')}/attempt{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
     backend = "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo"
     store = PrefixStore(attempt, store)
-    timeout = timedelta(seconds=2 * patience_s)
     dist.init_process_group(backend, store=store, rank=int(os.environ["RANK"]), world_size=world_size(), timeout=timeout)
     return store
 

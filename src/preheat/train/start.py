@@ -137,7 +137,7 @@ def _announce(trainer: Trainer, found: checkpoint.Checkpoint | None, resettings:
 
 def refuse_untrained(loaded: Loaded) -> None:
     """Refuse, by the names of `preheat check`'s rules, what this version does not train."""
-    problems = untrained(loaded)
+    problems = untrained(loaded, world_size())
     if problems:
         raise PreheatError(*problems)
 

@@ -23,13 +23,12 @@ from preheat.recipe import Recipe
 from preheat.train.device import Device, choose, matmul_peak
 from preheat.train.files import read_json, write_json
 from preheat.train.optimizer import build_optimizer, set_rate
-from preheat.train.ranks import exchange, is_first, join, leave, world_size
+from preheat.train.ranks import PATIENCE_S, exchange, is_first, join, leave, world_size
 from preheat.train.watchdog import Watchdog
 from preheat.train.workers import start_workers
 
 MOST_MICRO_BATCHES = 8
 """Of a step that is timed: an optimizer step after so many is little beside them."""
-_PATIENCE_S = 600
 OUT_OF_MEMORY = 77
 """The exit code that says so."""
 _NO_MEMORY = ("can't allocate memory", "not enough memory", "Cannot allocate memory", "bad_alloc", "out of memory")
@@ -139,7 +138,7 @@ def peak_bytes(device: Device) -> int:
 def try_it(request: Request) -> Result:
     """Run the steps on this rank, as one of all."""
     recipe = Recipe.model_validate(request.recipe)
-    Watchdog(join("cuda" if torch.cuda.is_available() else "cpu", _PATIENCE_S), _PATIENCE_S)
+    Watchdog(join("cuda" if torch.cuda.is_available() else "cpu", PATIENCE_S), PATIENCE_S)
     device = choose(recipe.precision)
     peak = request.peak_flops or sum(exchange(matmul_peak(device)))
     limit_memory(device, request.memory_limit)

@@ -47,7 +47,7 @@ def tries(recipe: Recipe, kinds: Sequence[str], steps: int, memory_limit: int | 
     for kind in kinds:
         size = 1
         while size <= most:
-            result = _try(with_setting(recipe, size, kind), steps, memory_limit, peak_flops)
+            result = run_try(with_setting(recipe, size, kind), steps, memory_limit, peak_flops)
             yield Try(size, kind, result)
             if result is None:
                 break
@@ -83,7 +83,8 @@ def with_setting(recipe: Recipe, micro_size: int, kind: str) -> Recipe:
     return recipe.model_copy(update={"stage": stages, "parallel": recipe.parallel.model_copy(update={"recompute": recompute})})
 
 
-def _try(recipe: Recipe, steps: int, memory_limit: int | None, peak_flops: float | None) -> Result | None:
+def run_try(recipe: Recipe, steps: int, memory_limit: int | None, peak_flops: float | None) -> Result | None:
+    """Train a few steps in processes of their own, see `preheat.train.trial`; None where memory ran out."""
     with tempfile.TemporaryDirectory(prefix="preheat-") as folder:
         request, result = Path(folder) / "request.json", Path(folder) / "result.json"
         write_json(request, asdict(Request(recipe.model_dump(mode="json"), steps, memory_limit, peak_flops)))
