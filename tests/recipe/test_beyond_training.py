@@ -4,6 +4,7 @@ import pytest
 
 from preheat.recipe import beyond_training, catalog, load
 
+
 @pytest.mark.parametrize("name", ["tiny", "toy-124m"])
 def test_what_trains_is_not_named(name: str) -> None:
     assert beyond_training(load(name).recipe) == []

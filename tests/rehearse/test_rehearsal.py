@@ -178,5 +178,5 @@ def test_the_largest_difference_and_its_step() -> None:
 
 
 def test_one_step_that_differs_is_a_leg_that_disagrees() -> None:
-    assert Leg("", 2, {"data": 2}, 1, 2, "", 0.0, {"loss": Difference(1e-6, 1), "grad_norm": Difference(9e-6, 1)}).agrees
-    assert not Leg("", 2, {"data": 2}, 1, 2, "", 0.0, {"loss": Difference(1e-6, 1), "grad_norm": Difference(2e-5, 2)}).agrees
+    assert Leg("", 2, {"data": 2}, 1, 2, "", 0.0, 1e-5, {"loss": Difference(1e-6, 1), "grad_norm": Difference(9e-6, 1)}).agrees
+    assert not Leg("", 2, {"data": 2}, 1, 2, "", 0.0, 1e-5, {"loss": Difference(1e-6, 1), "grad_norm": Difference(2e-5, 2)}).agrees

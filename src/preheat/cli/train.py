@@ -70,7 +70,7 @@ def run(
         complain([problem for problem in problems if problem.severity == "warning"])
     processes = nproc or smallest_world(loaded.recipe.parallel)
     if processes > 1 and not launched:
-        from preheat.train.workers import start_workers
+        from preheat.launch import start_workers
 
         raise typer.Exit(start_workers([sys.executable, "-m", "preheat", *sys.argv[1:]], processes))
     from preheat.train.ranks import PATIENCE_S, is_first, leave, one_speaks

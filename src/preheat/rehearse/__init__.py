@@ -2,12 +2,12 @@
 
 from preheat.rehearse.events import Event, events
 from preheat.rehearse.reasons import Change
-from preheat.rehearse.rehearsal import TOLERANCE, Difference, Leg, rehearse
+from preheat.rehearse.rehearsal import TOLERANCES, Difference, Leg, rehearse
 from preheat.rehearse.report import as_json, explained, tables, verdict
 from preheat.rehearse.twin import Twin, twin
 
 __all__ = [
-    "TOLERANCE",
+    "TOLERANCES",
     "Change",
     "Difference",
     "Event",

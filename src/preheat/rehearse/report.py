@@ -9,7 +9,7 @@ from typing import Any
 from preheat.interop.toml_text import document
 from preheat.rehearse.events import events
 from preheat.rehearse.reasons import shown
-from preheat.rehearse.rehearsal import TOLERANCE, Leg
+from preheat.rehearse.rehearsal import Leg
 from preheat.rehearse.twin import Twin
 
 SCHEMA = "preheat.rehearsal/1"
@@ -27,7 +27,7 @@ def as_json(twin: Twin, legs: Sequence[Leg]) -> dict[str, Any]:
         "not_rehearsed": list(twin.not_rehearsed),
     }
     if legs:
-        value |= {"ok": all(leg.agrees for leg in legs), "tolerance": TOLERANCE}
+        value |= {"ok": all(leg.agrees for leg in legs)}
         value["legs"] = [asdict(leg) | {"agrees": leg.agrees} for leg in legs]
     return value
 
@@ -63,8 +63,8 @@ def verdict(twin: Twin, legs: Sequence[Leg]) -> str:
     lines = []
     for leg in wrong:
         for name, found in leg.differences.items():
-            if found.largest > TOLERANCE:
-                more = f"more than {TOLERANCE:g}"
+            if found.largest > leg.tolerance:
+                more = f"more than {leg.tolerance:g}"
                 lines.append(f"{leg.name}: {NAMES[name]} differs by {found.largest:.1e} at step {found.step}, {more}")
     if twin.recipe.model.experts is not None:
         lines.append("A near-tie between two experts may fall the other way in another order of adding up: then the steps before agree")

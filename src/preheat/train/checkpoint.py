@@ -248,10 +248,17 @@ def _finish(partial: Path, final: Path, facts: dict[str, Any]) -> None:
         shutil.rmtree(final)
     partial.rename(final)
     sync_folder(final.parent)
-    pointer = final.parent / ".latest.partial"
+    _point_at(final)
+
+
+def _point_at(final: Path) -> None:
+    """Let `latest` point at a checkpoint, for people and their scripts; where it cannot, nothing is lost: preheat looks at the folders."""
+    latest, pointer = final.parent / "latest", final.parent / ".latest.partial"
+    if latest.is_dir() and not latest.is_symlink():  # a copy that followed the link
+        return
     pointer.unlink(missing_ok=True)
     pointer.symlink_to(final.name)
-    pointer.replace(final.parent / "latest")
+    pointer.replace(latest)
     sync_folder(final.parent)
 
 

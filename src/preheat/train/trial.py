@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from preheat.arithmetic import Segment, Timeline, flops_per_token, layout, smallest_world
+from preheat.launch import start_workers
 from preheat.monitor import model_flops_utilization
 from preheat.parallel import Engine, Objective
 from preheat.recipe import Recipe
@@ -25,7 +26,6 @@ from preheat.train.files import read_json, write_json
 from preheat.train.optimizer import build_optimizer, set_rate
 from preheat.train.ranks import PATIENCE_S, exchange, is_first, join, leave, world_size
 from preheat.train.watchdog import Watchdog
-from preheat.train.workers import start_workers
 
 MOST_MICRO_BATCHES = 8
 """Of a step that is timed: an optimizer step after so many is little beside them."""

@@ -10,8 +10,8 @@ import time
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
+from preheat.launch import LAUNCHER
 from preheat.train.ranks import fails_first
-from preheat.train.workers import LAUNCHER
 
 
 class Watchdog:
