@@ -130,7 +130,7 @@ def test_what_answers_at_once_imports_nothing_heavy(arguments: tuple[str, ...]) 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "extra"), [(("train", "tiny"), "data"), (("data", "prepare", "tiny"), "data"), (("report", "."), "train")]
+    ("arguments", "extra"), [(("train", "tiny"), "train"), (("data", "prepare", "tiny"), "data"), (("report", "."), "train")]
 )
 def test_a_missing_extra_is_named(arguments: tuple[str, ...], extra: str) -> None:
     done = core_only(*arguments)

@@ -203,7 +203,7 @@ class Parallel(Table):
     replicate: Count = 1
     """Groups of data-parallel replicas that each hold everything, when `sharding` splits it within a group (HSDP)."""
     schedule: Literal["1f1b", "interleaved", "zero-bubble", "zero-bubble-v", "dualpipe", "dualpipe-v"] = "1f1b"
-    """Order of the pipeline's forward and backward passes. With a `-v` rank r holds pieces r and 2 * pipeline - 1 - r (virtual_pipeline 2)."""
+    """Order of the pipeline's forward and backward passes. With a `-v` rank r holds pieces r and 2 * pipeline - 1 - r."""
     recompute: Recompute = Recompute()
     compile: bool = False
     """Blocks are compiled (torch.compile): some minutes at the start, and fewer and larger kernels from then on."""
