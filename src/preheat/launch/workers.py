@@ -25,11 +25,7 @@ def start_workers(command: Sequence[str], processes: int) -> int:
     Rank 0 speaks; what others write to stderr is shown only of the one that failed first, as soon as it did. Signals that ask to stop are
     passed on.
     """
-    environment = os.environ | {
-        "WORLD_SIZE": str(processes),
-        "LOCAL_WORLD_SIZE": str(processes),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(_free_port()),
+    environment = shared_environment(processes) | {
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes))),
         LAUNCHER: str(os.getpid()),
     }
@@ -43,6 +39,16 @@ def start_workers(command: Sequence[str], processes: int) -> int:
                 quiet = {"stdout": subprocess.DEVNULL, "stderr": stderr} if rank else {}
                 workers.append(subprocess.Popen(command, env=own, start_new_session=True, **quiet))  # type: ignore[call-overload]
         return _wait(workers, errors)
+
+
+def shared_environment(processes: int) -> dict[str, str]:
+    """This process's environment with what torchrun tells all processes of one machine; each is then told its RANK and LOCAL_RANK."""
+    return os.environ | {
+        "WORLD_SIZE": str(processes),
+        "LOCAL_WORLD_SIZE": str(processes),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(_free_port()),
+    }
 
 
 def _wait(workers: Sequence[subprocess.Popen[bytes]], errors: Sequence[Path]) -> int:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
+
+from preheat.launch import shared_environment
 
 GRACE_S = 5.0
 """How long the others may go on after one process failed."""
@@ -22,11 +22,7 @@ class Ranks:
     def __init__(self, arguments: Sequence[str | Path], processes: int, log: Path) -> None:
         """Start them; what rank R says goes to `log`-R.txt."""
         self.logs = [log.with_name(f"{log.name}-{rank}.txt") for rank in range(processes)]
-        environment = os.environ | {
-            "WORLD_SIZE": str(processes),
-            "LOCAL_WORLD_SIZE": str(processes),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(_free_port()),
+        environment = shared_environment(processes) | {
             "OMP_NUM_THREADS": "1",  # a twin's matrices are too small to share
             "CUDA_VISIBLE_DEVICES": "",
         }
@@ -78,9 +74,3 @@ class Ranks:
     def last_words(self, rank: int) -> str:
         """The end of what a process said."""
         return self.logs[rank].read_text(errors="replace").strip()[-2000:]
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])

@@ -55,8 +55,3 @@ class Saver:
             return result
         assert isinstance(result, BaseException)
         raise result
-
-    @property
-    def has_written(self) -> bool:
-        """Whether `finish` would return something at once, on this rank."""
-        return self._thread is not None and not self._thread.is_alive()
