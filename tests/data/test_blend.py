@@ -11,7 +11,7 @@ from preheat.data.blend import Blend
 weights = st.lists(st.integers(1, 40), min_size=1, max_size=8).map(lambda whole: {f"s{i}": Fraction(w) for i, w in enumerate(whole)})
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(weights)
 def test_every_prefix_is_within_one_sample_of_the_exact_share(mix: dict[str, Fraction]) -> None:
     blend = Blend(mix)

@@ -34,8 +34,8 @@ def test_reads_the_bytes_of_megatron(tmp_path):
     dataset = IndexedDataset(tmp_path / "x")
     assert len(dataset) == 2
     assert dataset.token_count == 4
-    assert dataset.lengths.tolist() == [3, 1]
-    assert dataset.pointers.tolist() == [0, 3]
+    assert dataset.starts(0, 4).tolist() == [0, 3]
+    assert dataset.starts(1, 3).tolist() == []
     assert dataset.document(0).tolist() == [5, 65535, 0]
     assert dataset.document(1).tolist() == [1]
 
@@ -95,9 +95,9 @@ def test_a_truncated_index_is_refused(tmp_path, size):
         (lambda i, d: (i[:17] + b"\7" + i[18:], d), "type 7"),
         (lambda i, d: (i + b"\0\0", d), "bytes"),
         (lambda i, d: (i[:26] + b"\xff" * 8 + i[34:], d), "document entries"),
-        (lambda i, d: (i[:50] + b"\7" + i[51:], d), "byte offsets"),
+        (lambda i, d: (i[:50] + b"\7" + i[51:], d), "8 bytes.*9"),
         (lambda i, d: (i[:58] + b"\1" + i[59:], d), "document entries"),
-        (lambda i, d: (i[:37] + b"\x80" + i[38:], d), "document entries"),
+        (lambda i, d: (i[:37] + b"\x80" + i[38:], d), "byte offsets"),
     ],
 )
 def test_foreign_or_damaged_files_are_refused(tmp_path, change, message):
@@ -105,7 +105,7 @@ def test_foreign_or_damaged_files_are_refused(tmp_path, change, message):
     (tmp_path / "x.idx").write_bytes(index)
     (tmp_path / "x.bin").write_bytes(data)
     with pytest.raises(PreheatError, match=message):
-        IndexedDataset(tmp_path / "x")
+        IndexedDataset(tmp_path / "x").verify()
 
 
 def test_a_missing_file_is_named(tmp_path):

@@ -1,16 +1,17 @@
 """The order of samples: a pure function that reads every token of an epoch once."""
 
 from collections import Counter
+from collections.abc import Iterator
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from preheat.data import IndexedDataset, SampleOrder, StageSamples
+from preheat.data import IndexedDataset, SampleOrder, StageSamples, order
 from preheat.data.indexed import write
 from preheat.data.order import permutation, shuffled
 from preheat.errors import PreheatError
@@ -26,9 +27,19 @@ def dataset(folder: Path, name: str, lengths: list[int]) -> IndexedDataset:
 ONE = {"x": Fraction(1)}
 
 
-@settings(max_examples=40, deadline=None)
+@pytest.fixture(params=[(order.CHUNK, order.WINDOW), (20, 3), (1, 2)], ids=["one chunk", "chunks of 5 blocks", "chunks of 1 block"])
+def cut(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The stream is cut into few and into many chunks and windows."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(order, "CHUNK", request.param[0])
+        patch.setattr(order, "WINDOW", request.param[1])
+        yield
+
+
+@pytest.mark.usefixtures("cut")
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    lengths=st.lists(st.integers(1, 30), min_size=1, max_size=600),
+    lengths=st.lists(st.integers(0, 30), min_size=1, max_size=600),
     short=st.sampled_from([1, 2, 4]),
     seed=st.integers(0, 2**40),
 )
@@ -42,19 +53,46 @@ def test_an_epoch_reads_every_token_at_most_once_also_across_stages(
     whole = (total - 1) // 4 * 4
     first = whole // 2 // short
     second = (whole - -(-first * short // 4) * 4) // 4
-    order = SampleOrder({"x": source}, [StageSamples(ONE, short, first), StageSamples(ONE, 4, second)], seed)
-    read = [order.sample(0, i)[:-1] for i in range(first)] + [order.sample(1, i)[:-1] for i in range(second)]
+    samples = SampleOrder({"x": source}, [StageSamples(ONE, short, first), StageSamples(ONE, 4, second)], seed)
+    read = [samples.sample(0, i)[:-1] for i in range(first)] + [samples.sample(1, i)[:-1] for i in range(second)]
     seen = np.concatenate([np.empty(0, np.int64), *read])
     assert len(np.unique(seen)) == len(seen)
-    assert len(seen) + order.usage["x"].skipped + (total - whole) >= total
-    assert order.usage["x"].epochs == pytest.approx(1)
-    assert order.usage["x"].tokens == len(seen)
+    assert len(seen) + samples.usage["x"].skipped + (total - whole) >= total
+    assert samples.usage["x"].epochs == pytest.approx(1)
+    assert samples.usage["x"].tokens == len(seen)
+
+
+@pytest.mark.usefixtures("cut")
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(lengths=st.lists(st.integers(0, 30), min_size=1, max_size=300), seed=st.integers(0, 2**40))
+def test_documents_begin_at_their_beginning_and_end_at_their_end_but_where_a_block_ends(
+    tmp_path_factory: pytest.TempPathFactory, lengths: list[int], seed: int
+) -> None:
+    """Case D17: no part of a document stands behind another document's end."""
+    total = sum(lengths)
+    if total < 10:
+        return
+    starts = set(np.cumsum([0, *lengths]).tolist())
+    samples = SampleOrder({"x": dataset(tmp_path_factory.mktemp("d"), "x", lengths)}, [StageSamples(ONE, 4, 10**6)], seed)
+    for index in range(3 * (total - 1) // 4):
+        row = samples.sample(0, index).tolist()
+        assert all(after == before + 1 or (after in starts and before + 1 in starts) for before, after in pairwise(row))
+
+
+@pytest.mark.usefixtures("cut")
+def test_a_chunk_is_in_another_order_in_every_epoch_and_keeps_its_documents_together(tmp_path: Path) -> None:
+    source = dataset(tmp_path, "x", [3] * 400)
+    samples = SampleOrder({"x": source}, [StageSamples(ONE, 4, 10**6)], 1)
+    epoch = (1200 - 1) // 4
+    first, second = ([samples.sample(0, e * epoch + i)[:-1].tolist() for i in range(epoch)] for e in (0, 1))
+    assert first != second
+    assert first != sorted(first)
 
 
 def test_labels_are_the_next_tokens_and_documents_stay_whole(tmp_path: Path) -> None:
     source = dataset(tmp_path, "x", [1000] * 7)
-    order = SampleOrder({"x": source}, [StageSamples(ONE, 50, 100)], 3)
-    inputs, labels = order.batch(0, 10, 20)
+    samples = SampleOrder({"x": source}, [StageSamples(ONE, 50, 100)], 3)
+    inputs, labels = samples.batch(0, 10, 20)
     assert inputs.shape == labels.shape == (20, 50)
     assert (inputs[:, 1:] == labels[:, :-1]).all()
     steps = np.diff(np.concatenate([inputs, labels[:, -1:]], axis=1), axis=1)
@@ -63,10 +101,10 @@ def test_labels_are_the_next_tokens_and_documents_stay_whole(tmp_path: Path) -> 
 
 def test_the_second_epoch_has_another_order(tmp_path: Path) -> None:
     source = dataset(tmp_path, "x", [9] * 300)
-    order = SampleOrder({"x": source}, [StageSamples(ONE, 9, 10_000)], 0)
+    samples = SampleOrder({"x": source}, [StageSamples(ONE, 9, 10_000)], 0)
     per_epoch = (2700 - 1) // 9
-    first = [order.sample(0, i).tolist() for i in range(per_epoch)]
-    second = [order.sample(0, per_epoch + i).tolist() for i in range(per_epoch)]
+    first = [samples.sample(0, i).tolist() for i in range(per_epoch)]
+    second = [samples.sample(0, per_epoch + i).tolist() for i in range(per_epoch)]
     assert first != second
     counts = Counter(token for row in second for token in row[:-1])
     assert max(counts.values()) == 1
@@ -90,8 +128,8 @@ def test_seed_and_name_change_the_order(tmp_path: Path) -> None:
     a, b = dataset(tmp_path, "a", [7] * 500), dataset(tmp_path, "b", [7] * 500)
 
     def rows(name: str, source: IndexedDataset, seed: int) -> list[list[int]]:
-        order = SampleOrder({name: source}, [StageSamples({name: Fraction(1)}, 16, 50)], seed)
-        return [order.sample(0, i).tolist() for i in range(50)]
+        samples = SampleOrder({name: source}, [StageSamples({name: Fraction(1)}, 16, 50)], seed)
+        return [samples.sample(0, i).tolist() for i in range(50)]
 
     assert rows("a", a, 1) == rows("a", a, 1)
     assert rows("a", a, 1) != rows("a", a, 2)
@@ -100,11 +138,11 @@ def test_seed_and_name_change_the_order(tmp_path: Path) -> None:
 
 def test_the_mixture_is_what_the_stage_says(tmp_path: Path) -> None:
     sources = {"a": dataset(tmp_path, "a", [50] * 100), "b": dataset(tmp_path, "b", [50] * 100)}
-    order = SampleOrder(sources, [StageSamples({"a": Fraction("0.75"), "b": Fraction("0.25")}, 10, 400)], 0)
-    assert Counter(order.locate(0, i)[0] for i in range(400)) == {"a": 300, "b": 100}
-    assert order.usage["a"].tokens == 3000
-    assert (order.consumed(120)[:10] == order.sample(0, 0)[:-1]).all()
-    assert len(order.consumed(125)) == 125
+    samples = SampleOrder(sources, [StageSamples({"a": Fraction("0.75"), "b": Fraction("0.25")}, 10, 400)], 0)
+    assert Counter(samples.locate(0, i)[0] for i in range(400)) == {"a": 300, "b": 100}
+    assert samples.usage["a"].tokens == 3000
+    assert (samples.consumed(120)[:10] == samples.sample(0, 0)[:-1]).all()
+    assert len(samples.consumed(125)) == 125
 
 
 def test_lengths_that_do_not_divide_are_refused(tmp_path: Path) -> None:

@@ -6,12 +6,17 @@ import math
 from collections.abc import Mapping
 from fractions import Fraction
 from functools import lru_cache
+from heapq import heapify, heappop, heappush
 
 import numpy as np
 import numpy.typing as npt
 
 MAX_PERIOD = 1_000_000
 """Weights with a common denominator above this are refused: write them with fewer digits."""
+
+
+_COUNTED = 256
+"""Every so many samples the counts are written down."""
 
 
 class Blend:
@@ -44,28 +49,40 @@ class Blend:
     def count(self, index: int, source: int) -> int:
         """How many of the samples before `index` came from a source."""
         periods, rest = divmod(index, self.period)
-        return periods * self._per_period[source] + int(self._before[rest, source])
+        row = rest // _COUNTED
+        since = np.count_nonzero(self._order[row * _COUNTED : rest] == source)
+        return periods * self._per_period[source] + int(self._before[row, source]) + int(since)
 
 
 @lru_cache(maxsize=64)
 def _one_period(counts: tuple[int, ...]) -> tuple[npt.NDArray[np.int16], npt.NDArray[np.int64]]:
-    """The order of one period and, for each prefix, the samples of each source in it.
+    """The order of one period, and for every `_COUNTED`-th of its samples how many each source gave before it.
 
-    In integers: a source is eligible for sample n when its lag `counts * (n + 1) - period * taken` is at least
-    period / (2k - 2), and the eligible one whose deadline is nearest goes next.
+    In integers: a sample of a source may come once the source lags by 1 / (2k - 2) samples and must come before it lags by more than
+    1 - 1 / (2k - 2); of those that may, the one that must come first goes next.
     """
     period, sources = sum(counts), len(counts)
-    order = np.zeros(period, np.int16)
-    before = np.zeros((period + 1, sources), np.int64)
     scale = max(2 * sources - 2, 1)
-    share = np.array(counts, np.int64)
-    taken = np.zeros(sources, np.int64)
-    for sample in range(period):
-        lag = share * (sample + 1) - period * taken
-        eligible = lag * scale >= period if sources > 1 else np.ones(1, bool)
-        deadline = np.where(eligible, (period * (scale - 1) - lag * scale) / share, np.inf)
-        chosen = int(deadline.argmin())
-        order[sample] = chosen
-        taken[chosen] += 1
-        before[sample + 1] = taken
+    order = np.zeros(period, np.int16)
+
+    def first(source: int, number: int) -> int:
+        return -(-(number * scale + 1) * period // (counts[source] * scale)) - 1
+
+    def last(source: int, number: int) -> int:
+        return ((number + 1) * scale - 1) * period // (counts[source] * scale)
+
+    waiting = [(first(source, 0), source, 0) for source in range(sources)]
+    heapify(waiting)
+    ready: list[tuple[int, int, int]] = []
+    for time in range(period):
+        while waiting and waiting[0][0] <= time:
+            _, source, number = heappop(waiting)
+            heappush(ready, (last(source, number), source, number))
+        _, source, number = heappop(ready)
+        order[time] = source
+        if number + 1 < counts[source]:
+            heappush(waiting, (first(source, number + 1), source, number + 1))
+    before = np.zeros((period // _COUNTED + 1, sources), np.int64)
+    for source in range(sources):
+        before[1:, source] = np.cumsum(order == source)[_COUNTED - 1 :: _COUNTED]
     return order, before

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import struct
+from bisect import bisect_left
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -67,11 +68,9 @@ def write(prefix: Path, documents: Iterable[Ids], dtype: np.dtype[np.integer]) -
 
 
 class IndexedDataset:
-    """The documents of `PREFIX.bin` and `PREFIX.idx`, memory-mapped.
+    """The documents of `PREFIX.bin` and `PREFIX.idx`, memory-mapped: opening reads the ends of the index only, whatever its length.
 
     Attributes:
-        lengths: tokens of each document, shape (documents,).
-        pointers: token at which each document starts, shape (documents,).
         token_count: tokens altogether.
         tokens: all tokens back to back, shape (token_count,), read-only.
 
@@ -80,75 +79,110 @@ class IndexedDataset:
     """
 
     def __init__(self, prefix: Path | str) -> None:
-        index, data = Path(f"{prefix}.idx"), Path(f"{prefix}.bin")
-        for path in (index, data):
+        self._index, data = Path(f"{prefix}.idx"), Path(f"{prefix}.bin")
+        for path in (self._index, data):
             if not path.is_file():
                 refuse("data.indexed", "there is no such file", "an indexed dataset is a .bin and an .idx", "Prepare the data", file=path)
-        dtype, lengths, offsets, starts = _read_index(index)
-        self.token_count = int(lengths.sum(dtype=np.int64))
+        dtype, self._lengths, self._offsets, self._entries = _read_index(self._index)
+        self._width = dtype.itemsize
+        bytes_ = int(self._offsets[-1]) + int(self._lengths[-1]) * self._width if len(self._lengths) else 0
+        self.token_count = bytes_ // self._width
         size = data.stat().st_size
-        if size != self.token_count * dtype.itemsize:
-            refuse(
-                "data.indexed",
-                f"the file has {size:_} bytes",
-                f"its index says {self.token_count * dtype.itemsize:_}",
-                "Prepare again",
-                file=data,
-            )
-        ends = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
-        if not np.array_equal(offsets, ends[:-1] * dtype.itemsize):
-            refuse("data.indexed", "the byte offsets are not the sums of the lengths", "", "Prepare again", file=index)
-        bounds = ends[starts]
-        self.pointers: npt.NDArray[np.int64] = bounds[:-1]
-        self.lengths: npt.NDArray[np.int64] = np.diff(bounds)
+        if size != bytes_:
+            refuse("data.indexed", f"the file has {size:_} bytes", f"its index says {bytes_:_}", "Prepare again", file=data)
         # An empty file cannot be mapped.
-        self.tokens: Ids = np.memmap(data, dtype, "r") if size else np.empty(0, dtype)
+        self.tokens: Ids = np.asarray(np.memmap(data, dtype, "r")) if size else np.empty(0, dtype)
 
     def __len__(self) -> int:
-        return len(self.lengths)
+        return len(self._entries) - 1
 
     def document(self, number: int) -> Ids:
-        """The token ids of a document, shape (lengths[number],), a view of the file."""
-        start = int(self.pointers[number])
-        return self.tokens[start : start + int(self.lengths[number])]
+        """The token ids of a document, a view of the file."""
+        start, end = self._bounds(number, number + 1)
+        return self.tokens[start:end]
+
+    def read(self, begin: int, out: npt.NDArray[np.int64]) -> None:
+        """Fill `out` with the tokens from `begin` on."""
+        out[:] = self.tokens[begin : begin + len(out)]
+
+    def starts(self, begin: int, end: int) -> npt.NDArray[np.int64]:
+        """The tokens in `begin..end` (without `end`) at which a document starts, in order; an empty document starts nowhere.
+
+        Takes as many steps as the number of documents has digits, and reads the entries of those that it finds.
+
+        Raises:
+            PreheatError: the entries that were read do not ascend.
+        """
+        documents = range(len(self))
+        first, last = (bisect_left(documents, token, key=self._start) for token in (begin, end))
+        bounds = self._bounds(first, last)
+        if (np.diff(bounds) < 0).any() or bounds[-1] > self.token_count:
+            refuse("data.indexed", f"the entries of documents {first:_} to {last:_} do not ascend", "", "Prepare again", file=self._index)
+        return np.unique(bounds[:-1])
+
+    def verify(self) -> None:
+        """Read the whole index.
+
+        Raises:
+            PreheatError: it contradicts itself.
+        """
+        ends = np.concatenate(([0], np.cumsum(self._lengths, dtype=np.int64)))
+        if len(self._lengths) and self._lengths.min() < 0:
+            refuse("data.indexed", "a sequence has a negative length", "", "Prepare again", file=self._index)
+        if not np.array_equal(self._offsets, ends[:-1] * self._width):
+            refuse("data.indexed", "the byte offsets are not the sums of the lengths", "", "Prepare again", file=self._index)
+        if (np.diff(self._entries) < 0).any():
+            refuse("data.indexed", _ENTRIES, "", "Prepare again", file=self._index)
+
+    def _start(self, document: int) -> int:
+        return int(self._bounds(document, document)[0])
+
+    def _bounds(self, first: int, last: int) -> npt.NDArray[np.int64]:
+        """The tokens at which the documents `first..last` start, shape (last - first + 1,); the number of documents starts at the end."""
+        entries = np.array(self._entries[first : last + 1])
+        inside = entries < len(self._offsets)
+        bounds = np.full(len(entries), self.token_count, np.int64)
+        bounds[inside] = self._offsets[entries[inside]] // self._width
+        return bounds
+
+
+_ENTRIES = "the document entries do not run from 0 to the number of sequences"
 
 
 def _read_index(path: Path) -> tuple[np.dtype[np.integer], npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Type, sequence lengths, sequence byte offsets, and first sequence of each document."""
-    content = path.read_bytes()
-    if content[: len(MAGIC)] != MAGIC:
+    """Type, sequence lengths, sequence byte offsets, and first sequence of each document; the arrays are views of the file."""
+    size = path.stat().st_size
+    with path.open("rb") as stream:
+        head = stream.read(_HEADER.size)
+    if head[: len(MAGIC)] != MAGIC:
         refuse(
             "data.indexed",
-            f"the file starts with {content[: len(MAGIC)]!r}",
+            f"the file starts with {head[: len(MAGIC)]!r}",
             f"an index starts with {MAGIC!r}",
             "Name another file",
             file=path,
         )
-    if len(content) < _HEADER.size:
-        refuse("data.indexed", f"the file ends after {len(content)} bytes", f"the header has {_HEADER.size}", "Prepare again", file=path)
-    _, version, code, sequences, entries = _HEADER.unpack_from(content)
+    if size < _HEADER.size:
+        refuse("data.indexed", f"the file ends after {size} bytes", f"the header has {_HEADER.size}", "Prepare again", file=path)
+    _, version, code, sequences, entries = _HEADER.unpack(head)
     if version != VERSION or code not in CODES:
-        refuse(
-            "data.indexed",
-            f"version {version}, type {code}",
-            f"version {VERSION}, integer types {sorted(CODES)}",
-            "Prepare again",
-            file=path,
-        )
+        known = f"version {VERSION}, integer types {sorted(CODES)}"
+        refuse("data.indexed", f"version {version}, type {code}", known, "Prepare again", file=path)
     wanted = _HEADER.size + 12 * sequences + 8 * entries
-    if len(content) != wanted:
+    if size != wanted:
         refuse(
             "data.indexed",
-            f"the file has {len(content):_} bytes",
+            f"the file has {size:_} bytes",
             f"{sequences:_} sequences and {entries:_} document entries take {wanted:_} (multimodal sets are not read)",
             "Prepare again",
             file=path,
         )
-    position = _HEADER.size
-    lengths = np.frombuffer(content, "<i4", sequences, position)
-    offsets = np.frombuffer(content, "<i8", sequences, position + 4 * sequences)
-    starts = np.frombuffer(content, "<i8", entries, position + 12 * sequences)
-    ordered = entries and starts[0] == 0 and starts[-1] == sequences and (np.diff(starts) >= 0).all()
-    if not ordered or (sequences and lengths.min() < 0):
-        refuse("data.indexed", "the document entries do not run from 0 to the number of sequences", "", "Prepare again", file=path)
+    content = np.asarray(np.memmap(path, np.uint8, "r", _HEADER.size)) if size > _HEADER.size else np.empty(0, np.uint8)
+    lengths = content[: 4 * sequences].view("<i4")
+    offsets = content[4 * sequences : 12 * sequences].view("<i8")
+    starts = content[12 * sequences :].view("<i8")
+    if not (entries and starts[0] == 0 and starts[-1] == sequences):
+        refuse("data.indexed", _ENTRIES, "", "Prepare again", file=path)
+    if sequences and not (lengths[0] >= 0 <= lengths[-1] and offsets[0] == 0 <= offsets[-1]):
+        refuse("data.indexed", "the byte offsets are not the sums of the lengths", "", "Prepare again", file=path)
     return np.dtype(CODES[code]).newbyteorder("<"), lengths, offsets, starts

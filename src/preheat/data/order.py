@@ -1,32 +1,43 @@
 """The order of training samples as a pure function of (seed, clock): no state, no dependence on ranks, workers or restarts.
 
-Each source is a stream of tokens that repeats in epochs. In every epoch its documents are shuffled (groups of neighbours among each other,
-and documents inside a group, so that a seek touches one group only), concatenated, cut into blocks as long as the longest sequence of the
-run, and the blocks are shuffled again. A sample is a part of a block plus the one token that follows it (its last label). The
-cursor of a source is the number of tokens that earlier samples took from it, whatever their sequence length; so no
-sample repeats before its epoch ends, also across stages.
+Each source is a stream of tokens that repeats in epochs. In every epoch it is cut into chunks, the chunks are shuffled, the documents
+inside a chunk are shuffled, and so are the blocks of a thousand neighbouring chunks of the shuffled stream. A block is as long as the
+longest sequence of the run; a sample is a part of a block plus the one token that follows it (its last label). The cursor of a source is
+the number of tokens that earlier samples took from it, whatever their sequence length; so no sample repeats before its epoch ends, also
+across stages. A sample is found without looking at what came before, in the same time at the first token and at the last.
 """
 
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from preheat.data.blend import Blend
-from preheat.data.indexed import IndexedDataset
 from preheat.errors import refuse
 
-GROUP = 256
-"""Neighbouring documents that are shuffled as one."""
-_CACHED_GROUPS = 64
+CHUNK = 262_144
+"""Tokens that are shuffled as one, when a block is not longer."""
+WINDOW = 1024
+"""Chunks whose blocks are mixed with each other; as many are kept in memory."""
 
 Ids = npt.NDArray[np.int64]
+
+
+class Tokens(Protocol):
+    """The documents of a source, back to back."""
+
+    @property
+    def token_count(self) -> int: ...
+    def starts(self, begin: int, end: int) -> Ids: ...
+    def read(self, begin: int, out: Ids) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -55,7 +66,7 @@ class SampleOrder:
         PreheatError: sequence lengths that do not divide the longest, or a source shorter than one sequence.
     """
 
-    def __init__(self, sources: Mapping[str, IndexedDataset], stages: Sequence[StageSamples], seed: int) -> None:
+    def __init__(self, sources: Mapping[str, Tokens], stages: Sequence[StageSamples], seed: int) -> None:
         block = max(stage.seq_len for stage in stages)
         for stage in stages:
             if block % stage.seq_len:
@@ -80,12 +91,15 @@ class SampleOrder:
 
     def sample(self, stage: int, index: int) -> Ids:
         """The `seq_len + 1` token ids of a sample: inputs and, shifted by one, labels."""
-        name, position = self.locate(stage, index)
-        return self._streams[name].read(position, self._stages[stage].seq_len)
+        out = np.empty(self._stages[stage].seq_len + 1, np.int64)
+        self._read(stage, index, out)
+        return out
 
     def batch(self, stage: int, first: int, size: int) -> tuple[Ids, Ids]:
         """Inputs and labels of `size` consecutive samples, each of shape (size, seq_len)."""
-        rows = np.stack([self.sample(stage, index) for index in range(first, first + size)])
+        rows = np.empty((size, self._stages[stage].seq_len + 1), np.int64)
+        for row in range(size):
+            self._read(stage, first + row, rows[row])
         return rows[:, :-1], rows[:, 1:]
 
     def consumed(self, most: int) -> Ids:
@@ -96,6 +110,10 @@ class SampleOrder:
                 parts.append(self.sample(stage, index)[:-1])
                 left -= plan.seq_len
         return np.concatenate(parts)[:most]
+
+    def _read(self, stage: int, index: int, out: Ids) -> None:
+        name, position = self.locate(stage, index)
+        self._streams[name].read(position, out)
 
     def _plan(self) -> tuple[list[dict[str, int]], dict[str, Usage]]:
         """Position of each source at the start of each stage, and what the run takes from it altogether."""
@@ -119,7 +137,7 @@ class SampleOrder:
 class _Stream:
     """The endless token stream of one source."""
 
-    def __init__(self, name: str, dataset: IndexedDataset, seed: int, block: int) -> None:
+    def __init__(self, name: str, dataset: Tokens, seed: int, block: int) -> None:
         self._name, self._dataset, self._seed, self._block = name, dataset, seed, block
         self._blocks = (dataset.token_count - 1) // block
         if self._blocks < 1:
@@ -132,67 +150,87 @@ class _Stream:
         self.epoch_tokens = self._blocks * block
         self._epochs: OrderedDict[int, _Epoch] = OrderedDict()
 
-    def read(self, position: int, length: int) -> Ids:
-        """`length + 1` tokens; `position` and the block are multiples of `length`."""
-        epoch, rest = divmod(position, self.epoch_tokens)
+    def read(self, position: int, out: Ids) -> None:
+        """Fill `out` with `length + 1` tokens; `position` and the block are multiples of `length`."""
+        number, rest = divmod(position, self.epoch_tokens)
         index, offset = divmod(rest, self._block)
-        layout = self._epochs.get(epoch)
-        if layout is None:
-            layout = self._epochs[epoch] = _Epoch(self._dataset, f"{self._seed}/{self._name}/{epoch}", self._blocks)
+        epoch = self._epochs.get(number)
+        if epoch is None:
+            epoch = self._epochs[number] = _Epoch(self._dataset, f"{self._seed}/{self._name}/{number}", self._blocks, self._block)
             if len(self._epochs) > 2:
                 self._epochs.popitem(last=False)
-        return layout.read(layout.block(index) * self._block + offset, length + 1)
+        epoch.read(index, offset, out)
 
 
 class _Epoch:
-    """One pass over a source: documents in shuffled order, looked up by token position."""
+    """One pass over a source: its blocks in shuffled order, each with what it holds after the shuffle of documents in its chunk."""
 
-    def __init__(self, dataset: IndexedDataset, label: str, blocks: int) -> None:
-        self._dataset, self._label, self._blocks = dataset, label, blocks
-        self._block_key = _key(label, "blocks")
-        documents = len(dataset)
-        edges = np.minimum(np.arange(0, documents + GROUP, GROUP), documents)
-        edges = edges[: -(-documents // GROUP) + 1]
-        bounds = np.append(dataset.pointers, dataset.token_count)[edges]
-        self._groups = permutation(len(edges) - 1, _key(label, "groups"))
-        self._group_ends = np.cumsum(np.diff(bounds)[self._groups])
-        self._cache: OrderedDict[int, tuple[Ids, Ids]] = OrderedDict()
+    def __init__(self, dataset: Tokens, label: str, blocks: int, block: int) -> None:
+        self._dataset, self._label, self._blocks, self._block = dataset, label, blocks, block
+        self._per_chunk = max(1, CHUNK // block)
+        self._per_window = self._per_chunk * WINDOW
+        self._whole = blocks // self._per_chunk
+        self._chunk_key = _key(label, "chunks")
+        spare = dataset.token_count - 1 - blocks * block
+        self._shift = _key(label, "shift") % (spare + 1)
+        self._chunks: OrderedDict[int, _Chunk] = OrderedDict()
+        self._window, self._window_key = -1, 0
 
-    def block(self, index: int) -> int:
-        """The block that is read as number `index`."""
-        return shuffled(index, self._blocks, self._block_key)
+    def read(self, index: int, offset: int, out: Ids) -> None:
+        """Fill `out` from token `offset` of the block that is read as number `index`; `out` ends in the block, or one token after it."""
+        window, place = divmod(index, self._per_window)
+        if window != self._window:
+            self._window, self._window_key = window, _key(self._label, f"window {window}")
+        first = window * self._per_window
+        place = first + shuffled(place, min(self._per_window, self._blocks - first), self._window_key)
+        slot, block = divmod(place, self._per_chunk)
+        self._chunk(slot).read(block * self._block + offset, out)
 
-    def read(self, start: int, count: int) -> Ids:
-        """`count` tokens of the shuffled stream."""
-        out = np.empty(count, np.int64)
-        filled = 0
-        place = int(np.searchsorted(self._group_ends, start, side="right"))
+    def _chunk(self, slot: int) -> _Chunk:
+        chunk = self._chunks.get(slot)
+        if chunk is None:
+            # The last chunk may be shorter than the others, so it keeps its place.
+            number = shuffled(slot, self._whole, self._chunk_key) if slot < self._whole else slot
+            begin = self._shift + number * self._per_chunk * self._block
+            end = begin + min(self._per_chunk, self._blocks - number * self._per_chunk) * self._block
+            chunk = self._chunks[slot] = _Chunk(self._dataset, begin, end, _key(self._label, f"chunk {number}"))
+            if len(self._chunks) > WINDOW:
+                self._chunks.popitem(last=False)
+        return chunk
+
+
+class _Chunk:
+    """The tokens `begin..end` of a source with the documents inside in another order.
+
+    A document that began before stays first and one that goes on behind stays last, so every document is in one piece but where a
+    block ends.
+    """
+
+    def __init__(self, dataset: Tokens, begin: int, end: int, key: int) -> None:
+        self._dataset, self._end = dataset, end
+        starts = dataset.starts(begin, end + 1)
+        bounds = np.unique(np.concatenate(([begin], starts, [end])))
+        first = 0 if begin in starts[:1] else 1
+        last = max(first, len(bounds) - (1 if end in starts[-1:] else 2))
+        order = np.arange(len(bounds) - 1)
+        order[first:last] = first + permutation(last - first, key)
+        self._pieces: list[int] = bounds[order].tolist()
+        self._ends: list[int] = np.cumsum(np.diff(bounds)[order]).tolist()
+
+    def read(self, start: int, out: Ids) -> None:
+        """Fill `out` from token `start` of the chunk; it may end one token behind the chunk."""
+        piece = bisect_right(self._ends, start)
+        filled, count = 0, len(out)
         while filled < count:
-            documents, ends = self._group(place)
-            base = int(self._group_ends[place - 1]) if place else 0
-            entry = int(np.searchsorted(ends, start + filled - base, side="right"))
-            while filled < count and entry < len(documents):
-                offset = start + filled - base - (int(ends[entry - 1]) if entry else 0)
-                document = int(documents[entry])
-                piece = self._dataset.document(document)[offset : offset + count - filled]
-                out[filled : filled + len(piece)] = piece
-                filled += len(piece)
-                entry += 1
-            place += 1
-        return out
-
-    def _group(self, place: int) -> tuple[Ids, Ids]:
-        """The documents of the group at a place of the stream in their shuffled order, and where each ends in the group."""
-        group = int(self._groups[place])
-        cached = self._cache.get(group)
-        if cached is None:
-            first, last = group * GROUP, min((group + 1) * GROUP, len(self._dataset))
-            documents = first + permutation(last - first, _key(self._label, f"group {group}"))
-            cached = documents, np.cumsum(self._dataset.lengths[documents], dtype=np.int64)
-            self._cache[group] = cached
-            if len(self._cache) > _CACHED_GROUPS:
-                self._cache.popitem(last=False)
-        return cached
+            if piece == len(self._ends):
+                self._dataset.read(self._end, out[filled:])
+                return
+            before = self._ends[piece - 1] if piece else 0
+            taken = min(self._ends[piece] - start, count - filled)
+            self._dataset.read(self._pieces[piece] + start - before, out[filled : filled + taken])
+            filled += taken
+            start += taken
+            piece += 1
 
 
 def _key(*parts: str) -> int:
