@@ -116,9 +116,10 @@ class IndexedDataset:
         documents = range(len(self))
         first, last = (bisect_left(documents, token, key=self._start) for token in (begin, end))
         bounds = self._bounds(first, last)
-        if (np.diff(bounds) < 0).any() or bounds[-1] > self.token_count:
+        lengths = np.diff(bounds)
+        if (lengths < 0).any() or bounds[-1] > self.token_count:
             refuse("data.indexed", f"the entries of documents {first:_} to {last:_} do not ascend", "", "Prepare again", file=self._index)
-        return np.unique(bounds[:-1])
+        return bounds[:-1][lengths > 0]
 
     def verify(self) -> None:
         """Read the whole index.
@@ -135,7 +136,8 @@ class IndexedDataset:
             refuse("data.indexed", _ENTRIES, "", "Prepare again", file=self._index)
 
     def _start(self, document: int) -> int:
-        return int(self._bounds(document, document)[0])
+        entry = self._entries[document]
+        return int(self._offsets[entry]) // self._width if entry < len(self._offsets) else self.token_count
 
     def _bounds(self, first: int, last: int) -> npt.NDArray[np.int64]:
         """The tokens at which the documents `first..last` start, shape (last - first + 1,); the number of documents starts at the end."""

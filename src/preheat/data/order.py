@@ -209,9 +209,10 @@ class _Chunk:
     def __init__(self, dataset: Tokens, begin: int, end: int, key: int) -> None:
         self._dataset, self._end = dataset, end
         starts = dataset.starts(begin, end + 1)
-        bounds = np.unique(np.concatenate(([begin], starts, [end])))
         first = 0 if begin in starts[:1] else 1
-        last = max(first, len(bounds) - (1 if end in starts[-1:] else 2))
+        behind = 0 if end in starts[-1:] else 1
+        bounds = np.concatenate(([begin] * first, starts, [end] * behind)).astype(np.int64)
+        last = max(first, len(bounds) - 1 - behind)
         order = np.arange(len(bounds) - 1)
         order[first:last] = first + permutation(last - first, key)
         self._pieces: list[int] = bounds[order].tolist()
