@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from preheat.check import Gpus, Machine, check
+from preheat.check import Machine, check
 from preheat.errors import Problem
+from preheat.hardware import Cluster
 from preheat.recipe import catalog, load
 
 RECIPES = Path(__file__).parent / "recipes"
@@ -22,7 +23,7 @@ def problems() -> Check:
 
     def run(name: str, *sets: str, gpus: str | None = None, machine: Machine | None = None) -> list[Problem]:
         recipe = name if name in catalog() else str(RECIPES / f"{name}.toml")
-        return check(load(recipe, sets), Gpus.parse(gpus) if gpus else None, machine)
+        return check(load(recipe, sets), Cluster.parse(gpus) if gpus else None, machine)
 
     return run
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from preheat.check import Gpus, Machine, Subject
+from preheat.check import Machine, Subject
 from preheat.check.memory import needed
 from preheat.errors import Problem
+from preheat.hardware import Cluster
 from preheat.recipe import load
 
 DENSE = str(Path(__file__).parent / "recipes" / "dense.toml")
@@ -28,7 +29,7 @@ GUIDE_405B = (
 
 def need(name: str, gpus: str, *sets: str) -> tuple[float, float]:
     """States and activations in 10^9 bytes."""
-    found = needed(Subject(load(name, sets), Gpus.parse(gpus), Machine()))
+    found = needed(Subject(load(name, sets), Cluster.parse(gpus), Machine()))
     assert found is not None
     return found.states / 1e9, found.activations / 1e9
 

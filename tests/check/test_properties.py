@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from preheat.arithmetic import Timeline, layout
-from preheat.check import RULES, Gpus, check
+from preheat.check import RULES, check
+from preheat.hardware import Cluster
 from preheat.recipe import load
 
 RECIPES = Path(__file__).parent / "recipes"
@@ -64,7 +65,7 @@ QUICK = settings(max_examples=100, deadline=None, suppress_health_check=[HealthC
 @given(name=st.sampled_from(["dense", "experts"]), values=MIXED, gpus=st.sampled_from([None, "1", "8xH100", "64", "100xA100", "1024xB200"]))
 def test_any_settings_are_answered(name: str, values: dict[str, object], gpus: str | None) -> None:
     loaded = load(str(RECIPES / f"{name}.toml"), tuple(f"{key}={value}" for key, value in values.items()))
-    where = Gpus.parse(gpus) if gpus else None
+    where = Cluster.parse(gpus) if gpus else None
     found = check(loaded, where)
     assert found == check(loaded, where)
     assert {problem.rule for problem in found} <= set(RULES)
@@ -93,7 +94,7 @@ def test_a_tensor_size_that_is_offered_is_accepted(heads: int, kv_heads: int, wi
 def test_a_batch_that_is_offered_is_accepted(size: int, micro: int, replicas: int) -> None:
     def complaints(batch: int, small: int) -> list[str]:
         sets = (f"batch.global_size={batch}", f"batch.micro_size={small}", "parallel.sharding=full")
-        found = check(load(str(RECIPES / "dense.toml"), sets), Gpus.parse(str(replicas)))
+        found = check(load(str(RECIPES / "dense.toml"), sets), Cluster.parse(str(replicas)))
         return [problem.fix for problem in found if problem.rule in ("batch.replicas", "batch.micro-size")]
 
     assert bool(complaints(size, micro)) is bool(size % (micro * replicas))

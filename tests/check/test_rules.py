@@ -276,7 +276,7 @@ def test_a_rule_belongs_to_a_family(name: str) -> None:
             "precision.gpu",
             ["precision.compute=fp8", "precision.fp8_recipe=mxfp8"],
             "64xH100",
-            ["mxfp8 on H100", "bf16, fp16, fp8"],
+            ["mxfp8 on H100", "it multiplies fp8, bf16, fp16"],
         ),
         ("schedule.in-samples", ["schedule.warmup=3_906_252 samples"], None, ["3_906_252 samples are 16.0B tokens"]),
         (

@@ -14,7 +14,8 @@ import pytest
 import tokenizers
 
 from preheat import recipe
-from preheat.data import IndexedDataset, Manifest, Tokenizer, documents, gather, prepare
+from preheat.data import IndexedDataset, Manifest, Tokenizer, documents, prepare
+from preheat.data.pipeline import plan
 from preheat.data.workspace import workspace
 from preheat.errors import PreheatError, RunFailed
 from preheat.units import Quantity
@@ -57,10 +58,10 @@ def data(*more, **fields):
     return recipe.Data.model_validate({"source": sources, "held_out": "10%"} | fields)
 
 
-def run(folder, out, spec=None, tokenizer=None, vocab_size=VOCAB_SIZE):
+def run(folder, out, spec=None, tokenizer=None, vocab_size=VOCAB_SIZE, workers=1):
     lines = []
     spec, tokenizer = spec or data(), tokenizer or recipe.Tokenizer(kind="train-bpe")
-    manifest = prepare(spec, tokenizer, vocab_size, folder=folder, out=out, progress=lines.append)
+    manifest = prepare(spec, tokenizer, vocab_size, folder=folder, out=out, progress=lines.append, workers=workers)
     return manifest, "\n".join(lines)
 
 
@@ -122,17 +123,18 @@ def test_what_is_on_disk_is_the_text(folder, tmp_path):
     assert len(everything) == len(set(everything)) == 67
 
 
-def test_order_of_files_and_number_of_processes_change_nothing(folder, tmp_path, monkeypatch):
-    run(folder, tmp_path / "a")
+def test_order_of_files_number_of_processes_and_size_of_shards_change_nothing(folder, tmp_path, monkeypatch):
+    _, log = run(folder, tmp_path / "a")
+    assert "2 shards; 1 process" in log
     (folder / "speeches").rename(folder / "old")
     (folder / "speeches").mkdir()
     for path in sorted((folder / "old").iterdir(), reverse=True):
         (folder / "speeches" / path.name).write_bytes(path.read_bytes())
-    monkeypatch.setattr(gather, "PARALLEL_FROM", 0)
-    monkeypatch.setattr(gather, "TASK_BYTES", 20_000)
-    _, log = run(folder, tmp_path / "b")
-    assert "processes: 1" not in log or os.cpu_count() == 1
-    assert content(tmp_path / "a") == content(tmp_path / "b")
+    for size, workers, shards in ((20_000, 2, 5), (1, 3, 73)):
+        monkeypatch.setattr(plan, "MIN_SHARD", size)
+        _, log = run(folder, tmp_path / str(size), workers=workers)
+        assert f"{shards} shards; {workers} processes" in log
+        assert content(tmp_path / "a") == content(tmp_path / str(size))
 
 
 def test_a_second_run_finds_the_first(folder, tmp_path):
@@ -235,13 +237,16 @@ def test_bad_input_is_refused_and_nothing_is_left(folder, tmp_path, spec, messag
     (folder / "one.txt").write_text(speech(999))
     with pytest.raises(PreheatError, match=message):
         run(folder, tmp_path / "runs/out", spec)
-    assert not (tmp_path / "runs").exists() or list((tmp_path / "runs").iterdir()) == []
+    assert not (tmp_path / "runs/out").exists()
 
 
 def test_a_tokenizer_that_does_not_fit_leaves_nothing(folder, tmp_path):
     with pytest.raises(PreheatError, match=r"model\.vocab_size is 100_000"):
         run(folder, tmp_path / "runs/out", vocab_size=100_000)
-    assert list((tmp_path / "runs").iterdir()) == []
+    assert [p.name for p in (tmp_path / "runs").iterdir()] == [".out.partial"]
+    _, log = run(folder, tmp_path / "runs/out")
+    assert "read: 2 of 2 tasks were done before" in log
+    assert [p.name for p in (tmp_path / "runs").iterdir()] == ["out"]
 
 
 def test_without_held_out_and_without_near_duplicates(folder, tmp_path):
@@ -265,39 +270,91 @@ def test_documents_are_shown_with_their_ids(folder, tmp_path):
         documents(out, "books")
 
 
-def test_a_full_disk_is_a_failed_run(folder, tmp_path, monkeypatch):
+@pytest.mark.parametrize("call", ["preheat.data.indexed.Writer.add", "preheat.data.pipeline.texts.TextsWriter.add", "numpy.save"])
+def test_a_full_disk_is_a_failed_run_and_the_next_one_goes_on(folder, tmp_path, monkeypatch, call):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("preheat.data.indexed.write", full)
-    with pytest.raises(RunFailed, match="No space left"):
-        run(folder, tmp_path / "runs/out")
-    assert list((tmp_path / "runs").iterdir()) == []
+    run(folder, tmp_path / "expected")
+    with monkeypatch.context() as patch:
+        patch.setattr(call, full)
+        with pytest.raises(RunFailed, match=r"No space left.*what is done stays done"):
+            run(folder, tmp_path / "runs/out")
+    assert not (tmp_path / "runs/out").exists()
+    run(folder, tmp_path / "runs/out")
+    assert content(tmp_path / "runs/out") == content(tmp_path / "expected")
+
+
+def test_half_files_and_damaged_ones_are_not_taken_for_whole(folder, tmp_path, monkeypatch):
+    """What a task left is held against its record: cut files, changed bytes, missing files, other versions of the record."""
+    run(folder, tmp_path / "expected")
+    out, work = tmp_path / "runs/out", tmp_path / "runs/.out.partial"
+    with monkeypatch.context() as patch:
+        patch.setattr(sys.modules["preheat.data.prepare"], "_finish", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            run(folder, out)
+    texts, sizes, sides = work / "read/00000/texts.bin", work / "sign/00001/documents.npy", work / "divide/00000/sides.npy"
+    texts.write_bytes(texts.read_bytes()[:-1])
+    sizes.write_bytes(sizes.read_bytes()[:-1] + b"\x01")
+    sides.unlink()
+    (work / "exact/00000/record.json").write_text("{")
+    (work / "encode/00000/record.json").write_text("[]")
+    (work / "encode/.00001.half").mkdir()
+    (work / "encode/.00001.half/train.bin").write_bytes(b"half")
+    _, log = run(folder, out)
+    assert "read: 1 of 2 tasks were done before" in log
+    assert "sign: 1 of 2" in log
+    assert content(out) == content(tmp_path / "expected")
+
+
+def test_a_change_redoes_what_depends_on_it_and_nothing_else(folder, tmp_path, monkeypatch):
+    out = tmp_path / "runs/out"
+
+    def interrupted(**changes):
+        with monkeypatch.context() as patch:
+            patch.setattr(sys.modules["preheat.data.prepare"], "_finish", lambda *_: 1 / 0)
+            lines = []
+            with pytest.raises(ZeroDivisionError):
+                arguments = {"data": data(), "tokenizer": recipe.Tokenizer(kind="train-bpe"), "vocab_size": VOCAB_SIZE} | changes
+                prepare(**arguments, folder=folder, out=out, progress=lines.append)
+        return [line.split(":")[0] for line in lines if "were done before" in line]
+
+    before = ["read", "check", "sign", "exact", "band", "group", "compare", "divide", "tokenizer", "encode", "merge", "list"]
+    assert interrupted() == []
+    assert interrupted() == before
+    assert interrupted(vocab_size=401) == before[:8]
+    assert interrupted(data=data(held_out="20%"), vocab_size=401) == before[:7]
+    assert interrupted(data=data(held_out="20%", dedup={"jaccard": 0.9}), vocab_size=401) == before[:6]
+    text = folder / "speeches/07.txt"
+    text.write_text(text.read_text())  # The same bytes, but who knows: it is read again, and what follows is still there.
+    assert interrupted(data=data(held_out="20%", dedup={"jaccard": 0.9}), vocab_size=401) == before
+    text.write_text(speech(7007))
+    assert interrupted(data=data(held_out="20%", dedup={"jaccard": 0.9}), vocab_size=401) == ["read", "check", "sign", "encode", "merge"]
 
 
 def test_two_at_once_do_not_mix(tmp_path):
     with workspace(tmp_path / "out") as work:
-        (work / "x").write_text("first")
+        (work / "content/x").write_text("first")
         with pytest.raises(PreheatError, match="another process"), workspace(tmp_path / "out"):
             pass
     assert (tmp_path / "out/x").read_text() == "first"
     with pytest.raises(PreheatError, match="filled by someone else"), workspace(tmp_path / "out") as work:
-        (work / "x").write_text("second")
+        (work / "content/x").write_text("second")
     assert (tmp_path / "out/x").read_text() == "first"
-    assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
 SCRIPT = """
 import sys
 from pathlib import Path
 from preheat import recipe
-from preheat.data import gather, prepare
+from preheat.data import prepare
+from preheat.data.pipeline import plan
 
-gather.PARALLEL_FROM = 0
-gather.TASK_BYTES = 20_000
+plan.MIN_SHARD = 20_000
 folder, out = map(Path, sys.argv[1:])
 spec = recipe.Data.model_validate_json((folder / "data.json").read_text())
-prepare(spec, recipe.Tokenizer(kind="train-bpe"), 400, folder=folder, out=out, progress=lambda line: print(line, flush=True))
+prepare(spec, recipe.Tokenizer(kind="train-bpe"), 400, folder=folder, out=out, workers=2,
+        progress=lambda line: print(line, flush=True))
 """
 
 
@@ -310,32 +367,37 @@ def alive(group):
 
 
 def test_killed_at_any_moment(folder, tmp_path):
-    """kill -9 of the main process after each line it prints; workers end by themselves, and the next run gives the same bytes."""
+    """kill -9 of the main process, after lines that it prints and at other moments; workers end by themselves, and the last run goes on."""
     (folder / "data.json").write_text(json.dumps(data().model_dump(mode="json")))
     (tmp_path / "script.py").write_text(SCRIPT)
     run(folder, tmp_path / "expected")
     out = tmp_path / "runs/out"
     command = [sys.executable, str(tmp_path / "script.py"), str(folder), str(out)]
-    for lines in (1, 2, 5):
+    for lines, seconds in ((1, 0.0), (1, 0.3), (2, 0.0), (3, 0.05), (4, 0.0)):
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
             for _ in range(lines):
                 process.stdout.readline()
+            time.sleep(seconds)
             os.kill(process.pid, signal.SIGKILL)
         assert not out.exists()
         deadline = time.monotonic() + 10
         while alive(process.pid) and time.monotonic() < deadline:
             time.sleep(0.05)
         assert not alive(process.pid)
-    run(folder, out)
+    _, log = run(folder, out, workers=2)
+    assert "were done before" in log
     assert content(out) == content(tmp_path / "expected")
     assert [p.name for p in (tmp_path / "runs").iterdir()] == ["out"]
 
 
 def test_a_worker_that_dies_is_a_failed_run(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(gather, "PARALLEL_FROM", 0)
-    monkeypatch.setattr(gather, "TASK_BYTES", 20_000)
-    monkeypatch.setattr(gather.os, "cpu_count", lambda: 2)
     monkeypatch.setattr(sys, "executable", shutil.which("false"))
-    with pytest.raises(RunFailed, match="a worker process died"):
-        run(folder, tmp_path / "runs/out")
-    assert list((tmp_path / "runs").iterdir()) == []
+    with pytest.raises(RunFailed, match="the worker process that did the task read [01] died"):
+        run(folder, tmp_path / "runs/out", workers=2)
+    assert not (tmp_path / "runs/out").exists()
+
+
+def test_what_a_worker_finds_wrong_is_said_as_if_it_had_happened_here(folder, tmp_path):
+    with pytest.raises(PreheatError, match=r"model\.vocab_size is 100_000") as caught:
+        run(folder, tmp_path / "runs/out", vocab_size=100_000, workers=2)
+    assert (caught.value.exit_code, caught.value.problems[0].where.key) == (2, "model.vocab_size")

@@ -19,6 +19,7 @@ SP = {"tensor": 2, "sequence": True}
 V = {"pipeline": 2, "virtual_pipeline": 2}
 FULL = Recompute(kind="full")
 SELECTIVE = Recompute(kind="selective")
+TWO_AHEAD = MultiTokenPrediction(layers=2, loss_weight=0.3)
 
 Layouts = dict[str, tuple[int, dict[str, Any], tuple[str, ...]]]
 ALONE: Layouts = {
@@ -75,6 +76,7 @@ TOGETHER: Layouts = {
     "zero-bubble+expert-tensor": (4, {**V, "schedule": "zero-bubble", "expert_tensor": 2}, ("deepseek",)),
     "zero-bubble-v+recompute": (2, {**V, "schedule": "zero-bubble-v", "recompute": FULL}, ("deepseek",)),
     "dualpipe-v+recompute": (2, {**V, "schedule": "dualpipe-v", "recompute": SELECTIVE}, ("dense",)),
+    "dualpipe-v+recompute-whole": (2, {**V, "schedule": "dualpipe-v", "recompute": FULL}, SPARSE),  # some micro-batches twice, some once
     "gather+optimizer": (4, {"context": 2, "sharding": "optimizer"}, ("dense", "deepseek")),  # Llama 3 8B
     "gather+full": (4, {"context": 2, "sharding": "full"}, ("gpt2",)),
     "gather+expert": (2, {"context": 2, "expert": 2}, SPARSE),
@@ -180,6 +182,14 @@ def test_prediction_layers_of_weight_zero_are_left_alone(apart: Apart, sizes: di
     assert_equal(apart(2, parallel, training(2, parallel, "deepseek", prediction_weight=0.0)))
 
 
+@pytest.mark.parametrize("sizes", [{}, {"pipeline": 2}])
+def test_prediction_layers_that_never_ran_do_not_disturb_bf16(apart: Apart, sizes: dict[str, Any]) -> None:
+    """FSDP has not gathered them when the first of several micro-batches leaves its gradients in fp32 (an AttributeError in torch 2.13)."""
+    model = MODELS["dense"].model_copy(update={"mtp": MultiTokenPrediction(layers=1, loss_weight=0.0)})
+    bf16 = Training(model, micro_size=1, prediction_weight=0.0, compute=torch.bfloat16)
+    assert_equal(apart(2, Parallel(**sizes), bf16), Bars(loss=2e-3, norm=2e-2, parameter=5e-3, score=5e-3))
+
+
 @pytest.mark.parametrize(
     ("name", "changes", "sizes"),
     [
@@ -189,9 +199,21 @@ def test_prediction_layers_of_weight_zero_are_left_alone(apart: Apart, sizes: di
         ("dense", {"qk_norm": True, "norm": "layernorm1p"}, SP),
         ("dense", {"qk_norm": True, "rotary_fraction": 0.5}, {"tensor": 2}),
         ("dense", {"mup": WidthTransfer(base_hidden=16), "activation": "squared_relu"}, {"pipeline": 2}),
-        ("deepseek", {"mtp": MultiTokenPrediction(layers=2, loss_weight=0.3)}, {"pipeline": 2}),
+        ("deepseek", {"mtp": TWO_AHEAD}, {"pipeline": 2}),
+        ("dense", {"mtp": TWO_AHEAD, "layers": 4}, {**V, "schedule": "zero-bubble"}),
+        ("gpt2", {"mtp": MultiTokenPrediction(layers=1, loss_weight=0.3), "layers": 4}, {**V, "schedule": "dualpipe-v"}),
     ],
-    ids=["expert-biases", "biases", "capacity", "head-norms", "head-norms-whole-stream", "width-transfer", "two-ahead"],
+    ids=[
+        "expert-biases",
+        "biases",
+        "capacity",
+        "head-norms",
+        "head-norms-whole-stream",
+        "width-transfer",
+        "two-ahead",
+        "two-ahead-split-backward",
+        "tied-ahead-split-backward",
+    ],
 )
 def test_other_models(apart: Apart, name: str, changes: dict[str, Any], sizes: dict[str, Any]) -> None:
     model = MODELS[name].model_copy(update={"layers": 2} | changes)

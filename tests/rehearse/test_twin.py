@@ -10,8 +10,9 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from preheat.arithmetic import Timeline, head_dim, kv_heads, layout, padded_vocab, parameters, pipeline_split, smallest_world
-from preheat.check import Gpus, check
+from preheat.check import check
 from preheat.check.engine import untrained
+from preheat.hardware import Cluster
 from preheat.interop.toml_text import document
 from preheat.recipe import Recipe, catalog, load
 from preheat.rehearse import Twin, events, explained, twin
@@ -38,7 +39,7 @@ def hold_legal(small: Twin, folder: Path, processes: int) -> None:
         file.write_text(document(recipe.model_dump(mode="json", exclude_defaults=True)), encoding="utf-8")
         loaded = load(str(file))
         assert loaded.recipe == recipe
-        problems = check(loaded, Gpus.parse(str(ranks))) + untrained(loaded)
+        problems = check(loaded, Cluster.parse(str(ranks))) + untrained(loaded)
         assert [str(problem) for problem in problems if problem.severity == "error"] == []
         for segment in Timeline(recipe).segments:
             assert segment.batch_size % (layout(recipe.parallel, ranks).dense_dp * segment.micro_size) == 0
@@ -165,7 +166,7 @@ def test_any_legal_recipe_has_a_legal_twin(
     sets = values | (experts if load(name).recipe.model.experts is not None else {})
     loaded = load(name, tuple(f"{key}={value}" for key, value in sets.items()))
     ranks = gpus or gpus_of(loaded.recipe)
-    problems = check(loaded, Gpus.parse(f"{ranks}x99999GB"))
+    problems = check(loaded, Cluster.parse(f"{ranks}x99999GB"))
     assume(not any(problem.severity == "error" for problem in problems))
     small = twin(loaded.recipe, ranks, processes)
     hold_legal(small, tmp_path_factory.mktemp("twin"), max(2, processes))

@@ -100,7 +100,7 @@ def test_a_full_disk_leaves_the_checkpoints_before_it_alone(tmp_path: Path, monk
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(checkpoint, "save_file", full)
+    monkeypatch.setattr(checkpoint, "write_tensors", full)
     with pytest.raises(RunFailed, match="No space left") as caught:
         save(tmp_path, 2, network, optimizer)
     assert caught.value.exit_code == 1

@@ -30,7 +30,7 @@ def endless(mini: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -
     recipe.write_text(ENDLESS)
     with running(recipe, mini[1], run) as process:
         process.send_signal(signal.SIGTERM)
-        out, _ = ended(process, code=1)
+        out, _ = ended(process, code=75)
     assert "the same command continues" in out
     return recipe, run
 
@@ -103,7 +103,7 @@ def test_a_stopped_run_saved_and_goes_on(mini: tuple[Path, Path], stopped: tuple
     assert (run / "checkpoints" / f"step-{done:08d}").is_dir()
     with running(recipe, mini[1], run) as process:
         os.kill(children(process.pid)[1], signal.SIGTERM)
-        out, err = ended(process, code=1)
+        out, err = ended(process, code=75)
     assert "the same command continues" in out
     assert f"continues after step {done:_}" in err
     assert "failed" not in err

@@ -36,7 +36,7 @@ def test_a_run_folder_with_other_data(mini: tuple[Path, Path], undisturbed: Path
     preheat("data", "prepare", recipe, "--data", tmp_path / "data")
     before = snapshot(undisturbed)
     assert "run of another recipe" in refused("train", recipe, "--data", tmp_path / "data", "--run", undisturbed)
-    assert "was trained on data" in refused("train", mini[0], "--data", tmp_path / "data", "--run", undisturbed)
+    assert "run.other-data" in refused("train", mini[0], "--data", tmp_path / "data", "--run", undisturbed)
     assert snapshot(undisturbed) == before
 
 

@@ -49,10 +49,18 @@ class RankParameters:
     """Everything but routed experts: replicated over the dense data-parallel replicas."""
     experts: int
     """Routed experts: replicated over the expert data-parallel replicas."""
+    tables: int = 0
+    """Of the dense ones, embedding, learned positions and head: what lies outside of the layers."""
 
     @property
     def total(self) -> int:
         return self.dense + self.experts
+
+    def __add__(self, other: RankParameters) -> RankParameters:
+        return RankParameters(self.dense + other.dense, self.experts + other.experts, self.tables + other.tables)
+
+    def __mul__(self, times: int) -> RankParameters:
+        return RankParameters(self.dense * times, self.experts * times, self.tables * times)
 
 
 @dataclass(frozen=True)
@@ -150,31 +158,57 @@ def rank_parameters(model: Model, parallel: Parallel, pipeline_rank: int, vocab_
     Raises:
         ValueError: the layers can't be split so; the message names the numbers.
     """
-    tensor = parallel.tensor
-    table = -(-(vocab_rows or padded_vocab(model.vocab_size, tensor)) // tensor) * model.hidden
-    routed, _, shared, router = _experts(model)
-    outer = _attention(model) + _norm(model, model.hidden) * 2
-    dense_layer = outer + _feed_forward(model, model.ffn_hidden)
-    sparse_layer = outer + shared + router
-    on_rank = -(-routed.per_rank(parallel.expert_tensor) // parallel.expert)
-    dense = experts = 0
+    blocks, held = Blocks(model), RankParameters(0, 0, 0)
     for chunk in pipeline_split(model.layers, parallel)[pipeline_rank]:
-        for layer in chunk.layers:
-            sparse = layer >= dense_layers(model)
-            dense += (sparse_layer if sparse else dense_layer).per_rank(tensor)
-            experts += on_rank if sparse else 0
-        if chunk.first:
-            dense += table + _positions(model)
-        if chunk.last:
-            dense += _norm(model, model.hidden).total
-            tables = {"head"} if not model.tied_embeddings or not chunk.first else set()
-            if model.mtp is not None:
-                tables |= {"embedding"} if not chunk.first and not model.tied_embeddings else set()
-                dense += _prediction_rest(model).per_rank(tensor) * model.mtp.layers
-                dense += (sparse_layer if model.experts else dense_layer).per_rank(tensor) * model.mtp.layers
-                experts += on_rank * model.mtp.layers
-            dense += table * len(tables)
-    return RankParameters(dense, experts)
+        dense = len(range(chunk.layers.start, min(chunk.layers.stop, blocks.dense_layers)))
+        held += blocks.held(parallel, dense, len(chunk.layers) - dense, chunk.first, chunk.last, vocab_rows)
+    return held
+
+
+class Blocks:
+    """A model's blocks, counted once: what any piece of it holds is a sum of few of them."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.dense_layers = dense_layers(model)
+        self._routed, _, shared, router = _experts(model)
+        outer = _attention(model) + _norm(model, model.hidden) * 2
+        self._dense = outer + _feed_forward(model, model.ffn_hidden)
+        self._sparse = outer + shared + router
+        self._last_norm = _norm(model, model.hidden).total
+        self._depths = model.mtp.layers if model.mtp is not None else 0
+        self._depth = _prediction_rest(model) + (self._sparse if model.experts else self._dense)
+
+    def layer(self, parallel: Parallel, *, sparse: bool) -> RankParameters:
+        """One layer's parameters on a GPU."""
+        if not sparse:
+            return RankParameters(self._dense.per_rank(parallel.tensor), 0, 0)
+        experts = -(-self._routed.per_rank(parallel.expert_tensor) // parallel.expert)
+        return RankParameters(self._sparse.per_rank(parallel.tensor), experts, 0)
+
+    def held(
+        self, parallel: Parallel, dense: int, sparse: int, first: bool, last: bool, vocab_rows: int | None = None
+    ) -> RankParameters:
+        """What a GPU holds of a piece with so many layers of each kind, with the embedding before and the head after them or not."""
+        model, tensor = self.model, parallel.tensor
+        table = -(-(vocab_rows or padded_vocab(model.vocab_size, tensor)) // tensor) * model.hidden
+        held = self.layer(parallel, sparse=False) * dense
+        if sparse:
+            held += self.layer(parallel, sparse=True) * sparse
+        if first:
+            held += _outside(table + _positions(model))
+        if last:
+            held += RankParameters(self._last_norm, 0, 0)
+            held += _outside(table * (not model.tied_embeddings or not first))
+            if self._depths:
+                held += _outside(table * (not first and not model.tied_embeddings))
+                experts = self.layer(parallel, sparse=True).experts if model.experts else 0
+                held += RankParameters(self._depth.per_rank(tensor), experts, 0) * self._depths
+        return held
+
+
+def _outside(parameters: int) -> RankParameters:
+    return RankParameters(parameters, 0, parameters)
 
 
 def _positions(model: Model) -> int:

@@ -83,6 +83,29 @@ def balanced_split(layers: int, pieces: int, *, embedding: int = 1, head: int = 
     return tuple(sizes)
 
 
+def in_flight(parallel: Parallel, rank: int, micro_batches: int) -> float:
+    """Micro-batches whose activations a pipeline rank holds at once, each of all its layers.
+
+    1F1B holds as many as there are ranks from this one to the last (arXiv 2104.04473, section 2.2); interleaved, rank r is
+    2 (p - r - 1) + (v - 1) p + 1 passes through a piece ahead (section 2.3). Zero-bubble schedules put off gradients of weights until
+    all ranks hold as much as the first (arXiv 2401.10241), in V shape p in all (arXiv 2405.15362); DualPipe holds p + 1 of either
+    direction's pieces (arXiv 2412.19437, table 2), and on half the ranks 2 p + 1 of half the size.
+    """
+    ranks, pieces = parallel.pipeline, parallel.virtual_pipeline
+    if ranks == 1:
+        return min(1, micro_batches)
+    if parallel.schedule == "dualpipe":
+        return min(micro_batches, (ranks + 1) / 2)
+    if parallel.schedule == "dualpipe-v":
+        return min(micro_batches, ranks + 0.5)
+    if parallel.schedule == "zero-bubble-v":
+        return min(micro_batches, ranks)
+    ahead = ranks - 1 - (0 if parallel.schedule == "zero-bubble" else rank)
+    if pieces == 1:
+        return min(micro_batches, ahead + 1)
+    return min(micro_batches * pieces, 2 * ahead + (pieces - 1) * ranks + 1) / pieces
+
+
 def bubble(parallel: Parallel, micro_batches: int) -> Fraction:
     """Share of a step in which a rank waits: (p - 1) / (v * m + p - 1) for 1F1B with v virtual stages (arXiv 2104.04473, section 2.2)."""
     waiting = parallel.pipeline - 1

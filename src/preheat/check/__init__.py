@@ -12,12 +12,11 @@ from preheat.check import model as _model
 from preheat.check import precision as _precision
 from preheat.check import schedule as _schedule
 from preheat.check.engine import untrained
-from preheat.check.gpus import GPUS, Gpus
 from preheat.check.machine import Machine
 from preheat.check.reading import READING
 from preheat.check.registry import RULES, Finding, Rule, check, refuse_absurd, rule
 from preheat.check.subject import Subject
 
-__all__ = ["GPUS", "READING", "RULES", "Finding", "Gpus", "Machine", "Rule", "Subject", "check", "refuse_absurd", "rule", "untrained"]
+__all__ = ["READING", "RULES", "Finding", "Machine", "Rule", "Subject", "check", "refuse_absurd", "rule", "untrained"]
 
 del _batch, _bounds, _data, _engine, _experts, _launch, _layout, _memory, _model, _precision, _schedule

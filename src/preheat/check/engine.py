@@ -9,11 +9,11 @@ from dataclasses import replace
 
 from preheat.arithmetic import kv_heads, smallest_world
 from preheat.arithmetic.pipeline import SPLIT_BACKWARD
-from preheat.check.gpus import Gpus
 from preheat.check.machine import Machine
 from preheat.check.registry import RULES, Finding, rule
 from preheat.check.subject import Subject
 from preheat.errors import Problem
+from preheat.hardware import Cluster
 from preheat.recipe import Loaded, beyond_training
 
 FAMILY = "engine."
@@ -25,7 +25,7 @@ def untrained(loaded: Loaded, processes: int | None = None) -> list[Problem]:
     Args:
         processes: how many there are, where that is known.
     """
-    subject = Subject(loaded, Gpus.parse(str(processes)) if processes else None, Machine())
+    subject = Subject(loaded, Cluster.parse(str(processes)) if processes else None, Machine())
     found = [problem for entry in RULES.values() if entry.name.startswith(FAMILY) for problem in entry.problems(subject, loaded.where)]
     return [replace(problem, severity="error") for problem in found]
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from preheat.check.gpus import USUAL
 from preheat.check.registry import Finding, rule
 from preheat.check.subject import Subject
 
 _NUMBER = re.compile(r"[0-9]{1,9}")
 EPHEMERAL = (32_768, 60_999)
 """Ports that Linux hands out by itself (net.ipv4.ip_local_port_range's default)."""
+
+USUAL_DOMAIN = 8
+"""GPUs that NVLink joins in the usual server, when nobody says what it runs on."""
 
 
 @rule("launch.tensor-domain", "warning")
@@ -21,10 +23,10 @@ def tensor_domain(subject: Subject) -> Iterator[Finding]:
     Example: tensor = 16 on servers of 8 GPUs.
     Source: arXiv 2104.04473, section 3.2; a GB200 rack (NVL72) joins 72.
     """
-    size, gpu = subject.parallel.tensor, subject.gpus.gpu if subject.gpus else USUAL
-    if size > gpu.domain:
+    size, domain = subject.parallel.tensor, subject.gpus.gpu.domain if subject.gpus else USUAL_DOMAIN
+    if size > domain:
         got = f"tensor {size}"
-        yield Finding("parallel.tensor", got, f"NVLink joins {gpu.domain} GPUs", f"Use tensor = {gpu.domain} and more pipeline ranks")
+        yield Finding("parallel.tensor", got, f"NVLink joins {domain} GPUs", f"Use tensor = {domain} and more pipeline ranks")
 
 
 @rule("launch.servers", "note")
@@ -34,9 +36,9 @@ def servers(subject: Subject) -> Iterator[Finding]:
     Example: --gpus 20 on servers of 8 leaves 4 GPUs of the third idle.
     Source: preheat; torchrun takes the same --nproc-per-node everywhere.
     """
-    if subject.gpus and subject.gpus.count > 8 and subject.gpus.count % 8:
-        got = f"{subject.gpus.count} GPUs"
-        yield Finding("parallel", got, "servers have 8", f"Use {subject.gpus.count // 8 * 8} or {-(-subject.gpus.count // 8) * 8}")
+    if subject.gpus and subject.gpus.count > subject.gpus.gpu.server and subject.gpus.count % subject.gpus.gpu.server:
+        count, each = subject.gpus.count, subject.gpus.gpu.server
+        yield Finding("parallel", f"{count} GPUs", f"servers have {each}", f"Use {count // each * each} or {-(-count // each) * each}")
 
 
 @rule("launch.two-launchers")

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from preheat.arithmetic import dense_layers, head_dim, kv_heads, pipeline_split, rank_states, stage_parallel
-from preheat.check.gpus import USUAL
 from preheat.check.registry import Finding, rule
 from preheat.check.subject import Subject
 from preheat.recipe import Parallel, Recipe
@@ -120,11 +119,11 @@ def _layer(recipe: Recipe, layout: Parallel, layer: int, tokens: int) -> int:
 
 
 def _capacity(subject: Subject) -> float:
-    return (subject.gpus.gpu if subject.gpus else USUAL).memory_gb * 1e9
+    return subject.gpus.gpu.usable if subject.gpus else 80e9
 
 
 def _assumed(subject: Subject) -> str:
-    return "" if subject.gpus and subject.gpus.kind else " (no kind was named: --gpus 64xH200 names one)"
+    return "" if subject.gpus and not subject.gpus.assumed else " (no kind was named: --gpus 64xH200 names one)"
 
 
 def _told(subject: Subject, need: Need) -> str:

@@ -63,15 +63,15 @@ def gpu(subject: Subject) -> Iterator[Finding]:
     Example: compute = "fp8" with --gpus 8xA100; fp8_recipe = "mxfp8" with --gpus 64xH100.
     Source: NVIDIA's architecture white papers (A100, H100) and the Transformer Engine's support table.
     """
-    if subject.gpus is None or subject.gpus.kind is None:
+    if subject.gpus is None or not subject.gpus.gpu.peaks:
         return
     precision = subject.recipe.precision
     wanted, key = str(precision.compute), "precision.compute"
     if precision.compute == "fp8" and precision.fp8_recipe == "mxfp8":
         wanted, key = "mxfp8", "precision.fp8_recipe"
-    if wanted not in ("auto", "fp32") and wanted not in subject.gpus.gpu.formats:
-        can = ", ".join(sorted(subject.gpus.gpu.formats))
-        yield Finding(key, f"{wanted} on {subject.gpus.kind}", f"it multiplies {can}", "Choose another format or another GPU")
+    if wanted not in ("auto", "fp32") and wanted not in subject.gpus.gpu.peaks:
+        can = ", ".join(subject.gpus.gpu.peaks)
+        yield Finding(key, f"{wanted} on {subject.gpus.gpu.name}", f"it multiplies {can}", "Choose another format or another GPU")
 
 
 @rule("precision.fp16", "note")

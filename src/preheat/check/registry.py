@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from preheat.check.gpus import Gpus
 from preheat.check.machine import Machine
 from preheat.check.subject import Subject
 from preheat.check.suppress import suppress
 from preheat.errors import PreheatError, Problem, Severity, Where, by_severity
+from preheat.hardware import Cluster
 from preheat.recipe import Loaded
 
 
@@ -88,7 +88,7 @@ def refuse_absurd(loaded: Loaded) -> None:
         raise PreheatError(*problems)
 
 
-def check(loaded: Loaded, gpus: Gpus | None = None, machine: Machine | None = None) -> list[Problem]:
+def check(loaded: Loaded, gpus: Cluster | None = None, machine: Machine | None = None) -> list[Problem]:
     """Every finding of every rule, errors first, without what the recipe ignores with a reason.
 
     Args:

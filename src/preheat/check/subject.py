@@ -8,8 +8,8 @@ from functools import cached_property
 from math import isqrt
 
 from preheat.arithmetic import Parameters, Timeline, Unrunnable, parameters
-from preheat.check.gpus import Gpus
 from preheat.check.machine import Machine
+from preheat.hardware import Cluster
 from preheat.recipe import Loaded, Model, Parallel, Recipe, Stage
 from preheat.units import Quantity
 
@@ -40,7 +40,7 @@ class Batches:
 class Subject:
     """A recipe under examination."""
 
-    def __init__(self, loaded: Loaded, gpus: Gpus | None, machine: Machine) -> None:
+    def __init__(self, loaded: Loaded, gpus: Cluster | None, machine: Machine) -> None:
         self.loaded = loaded
         self.recipe: Recipe = loaded.recipe
         self.model: Model = loaded.recipe.model

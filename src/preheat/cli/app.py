@@ -19,6 +19,7 @@ VERBS = (
     "show",
     "check",
     "timeline",
+    "plan",
     "schema",
     "data",
     "tune",

@@ -9,10 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
-from preheat.check import READING, RULES, Gpus, Machine, Rule, check
+from preheat.check import READING, RULES, Machine, Rule, check
 from preheat.cli.options import AsJson, Sets
 from preheat.cli.output import print_json, problem_json, visible
 from preheat.errors import PreheatError, Problem, refuse
+from preheat.hardware import Cluster
 from preheat.recipe import load
 
 MaybeRecipe = Annotated[str | None, typer.Argument(metavar="RECIPE", help="A recipe of the catalog, or the path of a .toml file.")]
@@ -43,7 +44,7 @@ def run(
     if (recipe is None) == (megatron is None):
         got = "no recipe was named" if recipe is None else "a recipe and a Megatron-LM file were named"
         refuse("usage", got, "one of them", "Write `preheat check RECIPE` or `preheat check --megatron FILE`; `preheat recipes` lists")
-    where = Gpus.parse(gpus) if gpus is not None else None
+    where = Cluster.parse(gpus) if gpus is not None else None
     unreadable = False
     try:
         if megatron is not None:
@@ -60,7 +61,7 @@ def run(
     raise typer.Exit(2 if unreadable else 1 if errors else 0)
 
 
-def _megatron(file: Path, gpus: Gpus | None, version: str) -> list[Problem]:
+def _megatron(file: Path, gpus: Cluster | None, version: str) -> list[Problem]:
     from preheat.check.megatron import check_megatron
 
     if gpus is None:
@@ -78,7 +79,7 @@ def _megatron(file: Path, gpus: Gpus | None, version: str) -> list[Problem]:
     return check_megatron(text, str(file), gpus.count, version)
 
 
-def _report(name: str, gpus: Gpus | None, problems: list[Problem]) -> None:
+def _report(name: str, gpus: Cluster | None, problems: list[Problem]) -> None:
     """The problems grouped by rule, errors first, with the file and line of each key."""
     known = _summaries(any(problem.rule.startswith("megatron.") for problem in problems))
     groups: dict[tuple[str, str], list[Problem]] = {}

@@ -13,10 +13,11 @@ import typer
 
 from preheat import rehearse as room
 from preheat.arithmetic import smallest_world
-from preheat.check import Gpus, check
+from preheat.check import check
 from preheat.cli.options import AsJson, RecipeName, Sets
 from preheat.cli.output import print_json, table
 from preheat.errors import PreheatError, refuse
+from preheat.hardware import Cluster
 from preheat.recipe import load
 
 GpusOption = Annotated[
@@ -41,7 +42,7 @@ def run(
     Every step is compared with one process. Exit code 1 when a step differs or a run does not get through.
     """
     loaded = load(recipe, tuple(sets or ()))
-    where = Gpus.parse(gpus) if gpus is not None else None
+    where = Cluster.parse(gpus) if gpus is not None else None
     errors = [problem for problem in check(loaded, where) if problem.severity == "error"]
     if errors:
         raise PreheatError(*errors)

@@ -20,10 +20,11 @@ from preheat.arithmetic import (
     rank_states,
     smallest_world,
 )
-from preheat.check import Gpus, check, refuse_absurd
+from preheat.check import check, refuse_absurd
 from preheat.cli.options import AsJson, RecipeName, Sets
 from preheat.cli.output import print_json, table
 from preheat.errors import refuse
+from preheat.hardware import Cluster
 from preheat.recipe import Loaded, Recipe, load
 from preheat.units import rounded
 
@@ -35,7 +36,7 @@ GpusOption = Annotated[
 def run(recipe: RecipeName, sets: Sets = None, gpus: GpusOption = None, as_json: AsJson = False) -> None:
     """Show a recipe with the origin and the source note of each value."""
     loaded = load(recipe, tuple(sets or ()))
-    where = Gpus.parse(gpus) if gpus is not None else None
+    where = Cluster.parse(gpus) if gpus is not None else None
     refuse_absurd(loaded)  # a list of 10^12 layers is no answer
     derived = _derived(loaded.recipe, where.count if where else None)
     errors = sum(problem.severity == "error" for problem in check(loaded, where))

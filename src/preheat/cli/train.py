@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,13 +15,14 @@ from preheat.check import check
 from preheat.cli.options import AsJson, DataPath, RecipeName, Sets, data_folder
 from preheat.cli.output import complain, print_json
 from preheat.errors import PreheatError, refuse
+from preheat.launch import REQUEUE, Stop, start_workers
 from preheat.recipe import Loaded, load
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from preheat.parallel import Engine
-    from preheat.train import Evaluator, Trainer
+    from preheat.train import Evaluator, Invocation, Trainer
 
 Processes = Annotated[int | None, typer.Option("--nproc", min=1, help="Processes on this machine [default: as many as the layout needs].")]
 InitialWeights = Annotated[
@@ -32,6 +32,18 @@ InitialWeights = Annotated[
 Patience = Annotated[
     int | None,
     typer.Option("--patience", metavar="SECONDS", min=1, help="How long processes wait for one that is stuck [default: ten minutes]."),
+]
+TimeLimit = Annotated[
+    str | None,
+    typer.Option("--time-limit", metavar="3h50m", help="Save and stop before so much time is over [default: the end of the Slurm job]."),
+]
+Amend = Annotated[
+    str | None,
+    typer.Option("--amend", metavar="REASON", help="Go on with a changed recipe or other data, and write down why."),
+]
+MirrorOption = Annotated[
+    str | None,
+    typer.Option("--mirror", metavar="URL", help="Keep a second copy of the run there (s3://, gs://, file://); start from it if need be."),
 ]
 RunOption = Annotated[
     Path | None,
@@ -52,12 +64,20 @@ def run(
     init_from: InitialWeights = None,
     nproc: Processes = None,
     patience: Patience = None,
+    time_limit: TimeLimit = None,
+    amend: Amend = None,
+    mirror: MirrorOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Train a recipe on prepared data. The same command continues an interrupted run, in whatever layout.
 
     Under torchrun it is one of its processes; else it starts as many as the layout needs.
+
+    Exit code 0: complete; 75: it was asked to stop, or its time was up, and the same command goes on; 1: it failed.
     """
+    stop = Stop(time_limit)
+    if amend is not None and not amend.strip():
+        refuse("train.amend", "--amend has no reason", "", "Say why the run changes")
     loaded = load(recipe, tuple(sets or ()))
     problems = check(loaded)
     errors = [problem for problem in problems if problem.severity == "error"]
@@ -70,25 +90,31 @@ def run(
         complain([problem for problem in problems if problem.severity == "warning"])
     processes = nproc or smallest_world(loaded.recipe.parallel)
     if processes > 1 and not launched:
-        from preheat.launch import start_workers
-
         raise typer.Exit(start_workers([sys.executable, "-m", "preheat", *sys.argv[1:]], processes))
+    from preheat.train import Invocation
     from preheat.train.ranks import PATIENCE_S, is_first, leave, one_speaks
 
-    stop = _StopSignal()
-    folder = run or Path("runs") / loaded.recipe.name
+    invocation = Invocation(
+        data=data_folder(data, loaded.recipe.name),
+        run=run or Path("runs") / loaded.recipe.name,
+        initial=init_from,
+        amend=amend,
+        mirror=mirror,
+        patience_s=patience or PATIENCE_S,
+    )
     with one_speaks(lambda error: complain(error.problems)):
-        trainer = _start(loaded, data_folder(data, loaded.recipe.name), folder, stop, patience or PATIENCE_S, init_from)
+        trainer = _start(loaded, invocation, stop)
+        was_complete = trainer.done == trainer.timeline.end.steps and trainer.unmeasured is None
         try:
             complete = trainer.run()
-            if complete and not stop.already_complete:
+            if complete and not was_complete:
                 trainer.event("finish", "the run is complete")
         finally:
             for sink in trainer.sinks:
                 sink.close()
         if is_first():
             _report(trainer, complete, as_json)
-    leave(0 if complete else 1)
+    leave(0 if complete else REQUEUE)
 
 
 def _report(trainer: Trainer, complete: bool, as_json: bool) -> None:
@@ -99,10 +125,10 @@ def _report(trainer: Trainer, complete: bool, as_json: bool) -> None:
         place = trainer.folder.path
         print(f"{place}: complete after {trainer.done:_} steps, loss {last['loss']:.4f}. Next: preheat evaluate {place}")
     else:
-        print(f"{trainer.folder.path}: stopped and saved after step {trainer.done:_}; the same command continues")
+        print(f"{trainer.folder.path}: stopped and saved after step {trainer.done:_} ({trainer.stop.reason}); the same command continues")
 
 
-def _start(loaded: Loaded, data: Path, folder: Path, stop: _StopSignal, patience: int, initial: Path | None) -> Trainer:
+def _start(loaded: Loaded, invocation: Invocation, stop: Stop) -> Trainer:
     from preheat.arithmetic import Step, Timeline
     from preheat.data import Manifest, Tokenizer, held_out_tokens
     from preheat.evaluate import held_out, score_record
@@ -110,12 +136,11 @@ def _start(loaded: Loaded, data: Path, folder: Path, stop: _StopSignal, patience
     from preheat.monitor.tensorboard import TensorBoard
     from preheat.train import Device, Judge, Record, RunFolder, Sink, start
 
-    timeline = Timeline(loaded.recipe)
+    timeline, data = Timeline(loaded.recipe), invocation.data
 
     def listeners(place: RunFolder, done: int) -> tuple[list[Sink], Judge]:
         lines = JsonLines(place.path)
         lines.truncate_after(done)
-        stop.already_complete = done == timeline.end.steps
         detector = SpikeDetector()
         detector.replay(read_lines(place.metrics_file).records)
         board = TensorBoard(place.tensorboard, timeline.step(done).end.tokens if done else None)
@@ -124,11 +149,12 @@ def _start(loaded: Loaded, data: Path, folder: Path, stop: _StopSignal, patience
     def evaluator(manifest: Manifest, device: Device) -> Evaluator:
         texts, token_bytes = held_out_tokens(manifest, data), Tokenizer.load(data).byte_lengths()
 
-        def measure(engine: Engine, step: Step) -> Record:
+        def measure(engine: Engine, step: Step, pause: Callable[[], None]) -> Record:
             segment, most = step.segment, loaded.recipe.evaluation.held_out_tokens
             eod = manifest.tokenizer.eod if loaded.recipe.batch.mask_documents else None
 
             def nats(inputs_BT: Tensor, labels_BT: Tensor) -> float:
+                pause()
                 place = device.torch_device
                 return engine.score(inputs_BT.to(place), labels_BT.to(place), segment.rope, eod)
 
@@ -137,28 +163,10 @@ def _start(loaded: Loaded, data: Path, folder: Path, stop: _StopSignal, patience
 
         return measure
 
-    return start(loaded, data, folder, listeners, evaluator, stop, patience, initial)
+    return start(loaded, invocation, listeners, evaluator, stop)
 
 
 def _last_record(trainer: Trainer) -> dict[str, object]:
     from preheat.monitor import read_lines
 
     return read_lines(trainer.folder.metrics_file).records[-1]
-
-
-class _StopSignal:
-    """Ctrl-C, SIGTERM or SIGUSR1 (which Slurm can send ahead of time) once: finish the step, save and stop. Ctrl-C twice: stop at once."""
-
-    def __init__(self) -> None:
-        self.requested = False
-        self.already_complete = False
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-            signal.signal(number, self._receive)
-
-    def __call__(self) -> bool:
-        return self.requested
-
-    def _receive(self, number: int, frame: FrameType | None) -> None:
-        if self.requested and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        self.requested = True

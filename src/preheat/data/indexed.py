@@ -7,10 +7,11 @@ by `megatron.core.datasets.indexed_dataset`. preheat writes one sequence a docum
 
 from __future__ import annotations
 
-import os
+import shutil
 import struct
+from array import array
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -45,26 +46,70 @@ def write(prefix: Path, documents: Iterable[Ids], dtype: np.dtype[np.integer]) -
     Raises:
         PreheatError: an id does not fit the type.
     """
-    lengths: list[int] = []
-    limits = np.iinfo(dtype)
+    writer = Writer(prefix, dtype)
+    for ids in documents:
+        writer.add(ids)
+    writer.close()
+
+
+class Writer:
+    """Writes `PREFIX.bin` document by document, and `PREFIX.idx` at the end; each document becomes one sequence."""
+
+    def __init__(self, prefix: Path, dtype: np.dtype[np.integer]) -> None:
+        self._prefix, self._dtype, self._limits = prefix, dtype, np.iinfo(dtype)
+        self._stream = Path(f"{prefix}.bin").open("wb")
+        self._lengths = array("i")
+
+    def add(self, ids: Ids) -> None:
+        """Append a document.
+
+        Raises:
+            PreheatError: an id does not fit the type, or the document is longer than the index can say.
+        """
+        number = len(self._lengths)
+        if len(ids) and (ids.min() < self._limits.min or ids.max() > self._limits.max):
+            got = f"{self._prefix}.bin: document {number} has the token id {ids.max()}"
+            refuse("data.dtype", got, f"{self._dtype} ends at {self._limits.max}")
+        if len(ids) > _LONGEST:
+            refuse("data.indexed", f"{self._prefix}.bin: document {number} has {len(ids):_} tokens", f"at most {_LONGEST:_}", "Divide it")
+        self._stream.write(ids.astype(self._dtype).tobytes())
+        self._lengths.append(len(ids))
+
+    def close(self) -> None:
+        """Write the index."""
+        self._stream.close()
+        _write_index(self._prefix, np.array(self._lengths, "<i4"), self._dtype)
+
+
+def merge(parts: Sequence[Path], prefix: Path, dtype: np.dtype[np.integer]) -> None:
+    """The sequences of several datasets that `Writer` made, one after the other, as one. Byte for byte what a single `Writer` would give.
+
+    Raises:
+        PreheatError: a part is of another type or damaged.
+    """
+    lengths = [np.empty(0, "<i4")]
     with Path(f"{prefix}.bin").open("wb") as stream:
-        for number, ids in enumerate(documents):
-            if len(ids) and (ids.min() < limits.min or ids.max() > limits.max):
-                refuse("data.dtype", f"{prefix}.bin: document {number} has the token id {ids.max()}", f"{dtype} ends at {limits.max}")
-            stream.write(ids.astype(dtype).tobytes())
-            lengths.append(len(ids))
-        stream.flush()
-        os.fsync(stream.fileno())
-    sizes = np.array(lengths, "<i4")
+        for part in parts:
+            own = IndexedDataset(part)
+            if own.tokens.dtype != dtype:
+                refuse("data.indexed", f"the tokens are {own.tokens.dtype}", f"{dtype} is wanted", "Prepare again", file=f"{part}.bin")
+            lengths.append(np.diff(own.starts_of_documents()).astype("<i4"))
+            with Path(f"{part}.bin").open("rb") as source:
+                shutil.copyfileobj(source, stream, 1 << 22)
+    _write_index(prefix, np.concatenate(lengths), dtype)
+
+
+_LONGEST = 2**31 - 1
+
+
+def _write_index(prefix: Path, sizes: npt.NDArray[np.int32], dtype: np.dtype[np.integer]) -> None:
     offsets = np.zeros(len(sizes), "<i8")
     np.cumsum(sizes[:-1], dtype="<i8", out=offsets[1:])
     code = next(code for code, known in CODES.items() if dtype == known)
     with Path(f"{prefix}.idx").open("wb") as stream:
         stream.write(_HEADER.pack(MAGIC, VERSION, code, len(sizes), len(sizes) + 1))
-        for array in (sizes, offsets * dtype.itemsize, np.arange(len(sizes) + 1, dtype="<i8")):
-            stream.write(array.tobytes())
-        stream.flush()
-        os.fsync(stream.fileno())
+        for values in (sizes, offsets * dtype.itemsize, np.arange(len(sizes) + 1, dtype="<i8")):
+            stream.write(values.tobytes())
 
 
 class IndexedDataset:
@@ -120,6 +165,10 @@ class IndexedDataset:
         if (lengths < 0).any() or bounds[-1] > self.token_count:
             refuse("data.indexed", f"the entries of documents {first:_} to {last:_} do not ascend", "", "Prepare again", file=self._index)
         return bounds[:-1][lengths > 0]
+
+    def starts_of_documents(self) -> npt.NDArray[np.int64]:
+        """The tokens at which all documents start, and the number of tokens: shape (documents + 1,). Reads the whole index."""
+        return self._bounds(0, len(self))
 
     def verify(self) -> None:
         """Read the whole index.

@@ -115,6 +115,10 @@ class Tokenizer:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             return list(pool.map(self._ids, texts))
 
+    def encode_document(self, text: str) -> Ids:
+        """Token ids of a whole document with its end, as they are stored."""
+        return np.append(self._ids(text), np.uint32(self.eod))
+
     def _ids(self, text: str) -> Ids:
         try:
             return self._encode(text)
@@ -131,6 +135,10 @@ class Tokenizer:
     def byte_lengths(self) -> npt.NDArray[np.int64]:
         """Bytes of text that each id stands for, shape (vocab_size,); 0 for special tokens."""
         return np.fromiter(map(len, self.pieces), np.int64, self.vocab_size)
+
+    def save(self, folder: Path) -> None:
+        """Write the file that `load` reads."""
+        (folder / FILE_NAME).write_text(self.content, "utf-8")
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer:

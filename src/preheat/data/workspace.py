@@ -1,4 +1,4 @@
-"""A folder that appears whole or not at all."""
+"""A folder that appears whole or not at all, and the work on it, which survives an interruption."""
 
 from __future__ import annotations
 
@@ -11,32 +11,40 @@ from pathlib import Path
 
 from preheat.errors import refuse
 
+CONTENT = "content"
+
+
+def work_folder(out: Path) -> Path:
+    """Where the work on `out` lies until it is done: `.NAME.partial` next to it."""
+    return out.parent / f".{out.name}.partial"
+
 
 @contextmanager
 def workspace(out: Path) -> Iterator[Path]:
-    """An empty folder to write into; it becomes `out` when the block ends without an error, and is gone if there is one.
+    """The work folder of `out`. Its `content`, emptied at the beginning, becomes `out` when the block ends without an error.
 
-    It lies in `.NAME.partial` next to `out`. What a killed process left there is wiped by the next one; a lock keeps two live ones apart.
+    After an error, or when the process is killed, the rest of the folder is there for the next one to go on with. A lock keeps two live ones
+    apart.
 
     Raises:
         PreheatError: another process is preparing the same folder, or something has appeared in `out` meanwhile.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
-    work = out.parent / f".{out.name}.partial"
+    work = work_folder(out)
     lock = _locked(work, out)
     try:
-        content = work / "content"
+        content = work / CONTENT
         shutil.rmtree(content, ignore_errors=True)
         content.mkdir()
-        yield content
+        yield work
         for path in [*content.rglob("*"), content]:
             _flush(path)
         if out.is_dir() and any(out.iterdir()):
             refuse("data.out", "the folder was filled by someone else meanwhile", "", "Choose another folder", file=out)
         content.rename(out)
         _flush(out.parent)
-    finally:
         shutil.rmtree(work, ignore_errors=True)
+    finally:
         os.close(lock)
 
 

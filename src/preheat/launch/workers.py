@@ -15,6 +15,8 @@ from types import FrameType
 
 GRACE_S = 30.0
 """How long processes may go on after one of them failed, before they are killed: those that wait for it cannot end by themselves."""
+REQUEUE = 75
+"""The exit code of a run that was asked to stop or whose time was up: EX_TEMPFAIL of BSD's sysexits.h. The same command goes on with it."""
 LAUNCHER = "PREHEAT_LAUNCHER"
 """The environment variable by which a worker knows the process that started it."""
 
@@ -32,13 +34,15 @@ def start_workers(command: Sequence[str], processes: int) -> int:
     with tempfile.TemporaryDirectory(prefix="preheat-") as folder:
         errors = [Path(folder) / f"rank-{rank}.stderr" for rank in range(processes)]
         workers: list[subprocess.Popen[bytes]] = []
-        _pass_on_signals(workers)
+        asked = _pass_on_signals(workers)
         for rank, file in enumerate(errors):
             own = environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
             with file.open("w") as stderr:
                 quiet = {"stdout": subprocess.DEVNULL, "stderr": stderr} if rank else {}
                 workers.append(subprocess.Popen(command, env=own, start_new_session=True, **quiet))  # type: ignore[call-overload]
-        return _wait(workers, errors)
+                for number in tuple(asked):  # while not all were there
+                    workers[-1].send_signal(number)
+        return _wait(workers, errors, asked)
 
 
 def shared_environment(processes: int) -> dict[str, str]:
@@ -51,8 +55,8 @@ def shared_environment(processes: int) -> dict[str, str]:
     }
 
 
-def _wait(workers: Sequence[subprocess.Popen[bytes]], errors: Sequence[Path]) -> int:
-    """Until all ended: 0, or the exit code of the rank that failed first."""
+def _wait(workers: Sequence[subprocess.Popen[bytes]], errors: Sequence[Path], asked: set[int]) -> int:
+    """Until all ended: 0, or the exit code of the rank that failed first; `REQUEUE` where a signal of `asked` was all that ended it."""
     first, since = None, 0.0
     while True:
         codes = [worker.poll() for worker in workers]
@@ -60,13 +64,18 @@ def _wait(workers: Sequence[subprocess.Popen[bytes]], errors: Sequence[Path]) ->
             first = next((rank for rank, code in enumerate(codes) if code), None)
             if first is not None:
                 since = time.monotonic()
+                if -workers[first].returncode in asked:  # it came before the worker could listen
+                    continue
                 sys.stderr.write(_last_words(first, workers[first].returncode, errors[first]))
                 sys.stderr.flush()
         elif time.monotonic() - since > GRACE_S:
             for worker in workers:
                 worker.kill()
         if None not in codes:
-            return 0 if first is None else max(1, workers[first].returncode)
+            if first is None:
+                return 0
+            code = workers[first].returncode
+            return REQUEUE if -code in asked else max(1, code)
         time.sleep(0.05)
 
 
@@ -78,15 +87,18 @@ def _last_words(rank: int, code: int, errors: Path) -> str:
     return f"rank {rank} failed first:\n{said}" if said else ""
 
 
-def _pass_on_signals(workers: Sequence[subprocess.Popen[bytes]]) -> None:
-    """What is asked of this process is asked of its workers, also of those that are not started yet."""
+def _pass_on_signals(workers: Sequence[subprocess.Popen[bytes]]) -> set[int]:
+    """What is asked of this process is asked of its workers; the result collects the signals that came."""
+    asked: set[int] = set()
 
     def pass_on(number: int, _: FrameType | None) -> None:
+        asked.add(number)
         for worker in workers:
             worker.send_signal(number)
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, pass_on)
+    return asked
 
 
 def _free_port() -> int:

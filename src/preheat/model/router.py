@@ -49,7 +49,7 @@ class Router(nn.Module):
         self.load: Tensor | None
         """Share of the choices that fell on each expert in the last step, X; see `_penalties`."""
         self.register_buffer("load", torch.full((count,), 1 / count) if self.config.aux_loss else None)
-        # What passed since the last `finish_step`. Recomputation in the backward pass counts a token twice: only ratios are used.
+        # What passed since the last `finish_step`.
         self.choices: Tensor
         """How often each expert was chosen, X."""
         self.register_buffer("choices", torch.zeros(count, dtype=torch.int64), persistent=False)

@@ -22,7 +22,7 @@ from preheat.parallel.meshes import Meshes, build_meshes
 from preheat.parallel.norm import clip_gradients
 from preheat.parallel.pipeline import Batch, Piece, Pipeline
 from preheat.parallel.recompute import apply_recompute
-from preheat.parallel.sharding import apply_sharding, expect_micro_batch, give_back
+from preheat.parallel.sharding import apply_sharding, expect_micro_batch, gather_predictions, give_back
 from preheat.parallel.tensor import apply_tensor
 from preheat.parallel.twins import Twins
 from preheat.recipe import Model, Parallel, Precision
@@ -66,6 +66,7 @@ class Engine:
         for piece in self.pieces:
             piece.to_empty(device=device)
             init_weights(piece.transformer, model, seed, fill_own)
+            gather_predictions(piece)
         self.pipeline: Pipeline | None = None
         self.twins: Twins | None = None
         if self.meshes is not None and parallel.pipeline > 1:

@@ -180,4 +180,18 @@ class Pipeline:
             input_args=(tokens,) if chunk.first else between,
             output_args=(torch.empty((), device=meta, requires_grad=True),) if chunk.last else between,
             group=self.mesh.get_group(),
+            dw_builder=(lambda: _nothing) if chunk.last and self._embeds_in_series() else None,
         )
+
+    def _embeds_in_series(self) -> bool:
+        """Whether one prediction reads the last piece's embedding on the way to where another, or the head, reads it again.
+
+        PyTorch (2.13), which computes the gradients of weights apart from those of inputs, then passes the way between twice. Such a piece
+        computes both at once, when it is the inputs' turn.
+        """
+        depths = self.model.mtp.layers if self.model.mtp is not None else 0
+        return depths > 1 or (depths == 1 and self.model.tied_embeddings)
+
+
+def _nothing() -> None:
+    """What is left to do for weights whose gradients were computed with those of the inputs."""

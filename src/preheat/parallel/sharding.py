@@ -59,6 +59,18 @@ def expect_micro_batch(piece: Piece, sharding: str, last: bool) -> None:
     piece.set_reshard_after_backward(last or full)
 
 
+def gather_predictions(piece: Piece) -> None:
+    """Gather the weights of layers that predict further tokens once, and let go of them; after they have values, on all ranks.
+
+    Where their weight is 0 they don't run, and PyTorch's FSDP (2.13) falls over layers that it never gathered when a backward pass in bf16
+    leaves its gradients for later micro-batches.
+    """
+    for module in piece.transformer.predictions.modules():
+        if isinstance(module, FSDPModule):
+            module.unshard()
+            module.reshard()
+
+
 def give_back(piece: Piece) -> None:
     """Let go of weights that a forward pass gathered and no backward pass follows: until then modules hold them in place of their own."""
     for module in piece.modules():

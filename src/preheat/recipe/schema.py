@@ -97,19 +97,42 @@ class Stage(Table):
     """Context-parallel size of this stage when it differs from `parallel.context`: the run restarts with another layout."""
 
 
+class Quality(Table):
+    """Documents with a lower score than `at_least` are left out. The score is in the record, or a scorer computes it."""
+
+    field: str | None = None
+    """The field of a jsonl or parquet record that holds the score."""
+    scorer: str | None = None
+    """Name of an entry point in the group `preheat.quality`: a function from the text of a document to a number."""
+    at_least: Annotated[float, Field(allow_inf_nan=False)]
+
+
 class Source(Table):
     """Where one kind of text comes from."""
 
     name: Name
     paths: Annotated[tuple[str, ...], List, Field(min_length=1)]
-    """Globs: relative to the recipe file, absolute, `package:NAME/...` inside an installed package, or `stdlib:...`."""
+    """Globs: relative to the recipe file, absolute, `package:NAME/...` inside an installed package, `stdlib:...`, or an address that
+    fsspec opens, as `s3://...`. Packed files (gz, zst, xz, bz2) and the files in archives (zip, tar) are read like plain ones."""
     exclude: Annotated[tuple[str, ...], List] = ()
     """Globs of the same form that are left out."""
-    format: Literal["text", "jsonl", "json-tree", "python-docstrings"] = "text"
+    format: Literal["text", "jsonl", "parquet", "html", "json-tree", "python-docstrings"] = "text"
+    """`text` takes files as they are: plain text, Markdown, source code."""
     text_field: str = "text"
-    """The field of a jsonl record that holds the text."""
-    policy: Literal["prose", "code", "reference"] = "prose"
+    """The field of a jsonl or parquet record that holds the text."""
+    max_unreadable: Share = Quantity.parse("50%")
+    """With a larger share of broken records or files than this the source has the wrong format or `text_field`, and is refused."""
+    policy: Literal["prose", "code", "reference", "web", "gopher", "c4", "fineweb"] = "prose"
     """Which cleaning rules apply."""
+    thresholds: dict[str, float] = Field(default_factory=dict)
+    """Numbers of the policy's rules that differ for this source, by `rule.name`."""
+    language: Annotated[str, Field(pattern=r"^[a-z]{2,3}$")] | None = None
+    """The only language that stays, as its ISO 639 code."""
+    min_language_score: Annotated[float, Field(ge=0, le=1)] = 0.65
+    """How sure the language must be; FineWeb (arXiv 2406.17557) takes 0.65."""
+    mask_personal_data: bool = False
+    """E-mail addresses and public IP addresses become placeholders."""
+    quality: Quality | None = None
     licence: str = ""
     """Under what licence the text is used; goes into the manifest."""
 
@@ -122,6 +145,15 @@ class Dedup(Table):
     """Documents at least this similar to a kept one are dropped."""
 
 
+class Decontaminate(Table):
+    """Documents that share a run of words with a task of an evaluation are left out."""
+
+    tasks: Annotated[tuple[str, ...], List, Field(min_length=1)]
+    """Globs of jsonl files, as in `paths` of a source; every text of a record counts."""
+    ngram: Annotated[int, Field(ge=5, le=50)] = 13
+    """Words in a row that must be the same; 13 as for GPT-3 (arXiv 2005.14165, appendix C)."""
+
+
 class Data(Table):
     """Sources, cleaning, deduplication and the held-out split."""
 
@@ -129,6 +161,7 @@ class Data(Table):
     held_out: Share = Quantity.parse("1%")
     """Share of the documents that is never trained on, chosen by a hash of the text."""
     dedup: Dedup = Dedup()
+    decontaminate: Decontaminate | None = None
 
 
 class Tokenizer(Table):
@@ -158,6 +191,8 @@ class Checkpoint(Table):
     """How many of the newest checkpoints stay on disk; those at the ends of stages stay too."""
     keep_every: Amount | None = None
     """Checkpoints at this interval stay as well."""
+    keep_best: WholeNumber = 0
+    """So many checkpoints with the lowest held-out loss stay as well; it is then measured at every save."""
     on_failure: Literal["stop", "continue"] = "continue"
     """What the run does when a checkpoint could not be written; at its end it always fails."""
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from preheat.launch import shared_environment
+from preheat.launch import REQUEUE, shared_environment
 
 GRACE_S = 5.0
 """How long the others may go on after one process failed."""
@@ -54,7 +54,7 @@ class Ranks:
         return until()
 
     def stop(self) -> None:
-        """Ask the first process to finish its step, save and end, and with it all. They do so with exit code 1."""
+        """Ask the first process to finish its step, save and end, and with it all. They do so with exit code `REQUEUE`."""
         self.stopping = True
         self.workers[0].send_signal(signal.SIGTERM)
 
@@ -68,7 +68,7 @@ class Ranks:
     @property
     def failed(self) -> int | None:
         """The first process that ended with an error: neither complete nor stopped when asked to."""
-        fine = (None, 0, 1) if self.stopping else (None, 0)
+        fine = (None, 0, REQUEUE) if self.stopping else (None, 0)
         return next((rank for rank, worker in enumerate(self.workers) if worker.poll() not in fine), None)
 
     def last_words(self, rank: int) -> str:

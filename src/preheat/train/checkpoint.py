@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import errno
 import math
+import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,13 +19,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from preheat.errors import Problem, RunFailed, Where
-from preheat.train.files import read_json, sha256, sync_file, sync_folder, write_json
+from preheat.train.files import read_json, sha256, sync_folder, write_json, write_tensors
 from preheat.train.ranks import Group, exchange, is_first, together
 
 SCHEMA = "preheat.checkpoint/2"
@@ -41,6 +42,8 @@ class Checkpoint:
 
     path: Path
     step: int
+    unmeasured: dict[str, Any] | None = None
+    """The metrics of its step, where the run was stopped before they were complete and written."""
 
 
 @dataclass(frozen=True)
@@ -85,13 +88,14 @@ class Part:
     region: Region
 
 
-def stage(state: State, writes_plain: bool = True) -> dict[str, Part]:
+def stage(state: State, writes_plain: bool = True, room: dict[str, Tensor] | None = None) -> dict[str, Part]:
     """Copy what this rank writes to the CPU, so that training may go on: its parts of all tensors, unless another rank has the same.
 
     Args:
         writes_plain: whether this rank writes the tensors that are no DTensors, of which its replicas hold the same.
+        room: where the copies of the save before lie; they are overwritten, for new memory takes longer to get than to fill.
     """
-    parts = {}
+    parts, room = {}, {} if room is None else room
     for name, tensor in state.items():
         writes = writes_plain
         if isinstance(tensor, DTensor):
@@ -99,21 +103,34 @@ def stage(state: State, writes_plain: bool = True) -> dict[str, Part]:
             writes = all(tensor.device_mesh.get_local_rank(axis) == 0 for axis in replicated)
         own, region = own_part(tensor)
         if writes and own.numel():
-            parts[name] = Part(own.to("cpu", copy=True).contiguous(), tuple(tensor.shape), region)
+            if name not in room:
+                room[name] = torch.empty(own.shape, dtype=own.dtype, pin_memory=own.is_cuda)
+            parts[name] = Part(room[name].copy_(own, non_blocking=own.is_cuda), tuple(tensor.shape), region)
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
     return parts
 
 
-def save(folder: Path, step: int, tokens: int, parts: dict[str, Part], recipe_fingerprint: str, group: Group = None) -> Checkpoint:
-    """Write `folder/step-N`; all ranks call it together.
+def save(
+    folder: Path,
+    step: int,
+    tokens: int,
+    parts: dict[str, Part],
+    recipe_fingerprint: str,
+    group: Group = None,
+    notes: Mapping[str, Any] | None = None,
+) -> Checkpoint:
+    """Write `folder/step-N`, where `folder` is there; all ranks call it together.
 
     Args:
+        notes: what else the manifest is to say: `held_out_loss`, by which the best ones are known, and `unmeasured`, see `Checkpoint`.
         group: through which they agree; one of its own when training goes on beside.
 
     Raises:
         RunFailed: the disk is full or not writable on some rank; earlier checkpoints are untouched.
     """
     final, partial = folder / f"step-{step:08d}", folder / f".step-{step:08d}.partial"
-    facts = {"schema": SCHEMA, "step": step, "tokens": tokens, "recipe_fingerprint": recipe_fingerprint}
+    facts = {"schema": SCHEMA, "step": step, "tokens": tokens, "recipe_fingerprint": recipe_fingerprint, **(notes or {})}
     needed = sum(exchange(sum(part.values.nbytes for part in parts.values()), group))
 
     def failed(why: str) -> Problem:
@@ -134,12 +151,28 @@ def save(folder: Path, step: int, tokens: int, parts: dict[str, Part], recipe_fi
 def newest(folder: Path) -> tuple[Checkpoint | None, list[Damaged]]:
     """The newest checkpoint whose files have the size and checksum that its manifest names, and the newer ones that have not."""
     damaged: list[Damaged] = []
-    for path in sorted(folder.glob("step-*"), reverse=True):
+    for path in published(folder):
         reason = verify(path)
         if reason is None:
-            return Checkpoint(path, read_json(path / "manifest.json")["step"]), damaged
+            return Checkpoint(path, _number(path), read_json(path / "manifest.json").get("unmeasured")), damaged
         damaged.append(Damaged(path, reason))
     return None, damaged
+
+
+def published(folder: Path) -> list[Path]:
+    """The checkpoints of a folder, the newest first; what has another name is none."""
+    return sorted((path for path in folder.glob("step-*") if re.fullmatch(r"step-\d{8,}", path.name)), key=_number, reverse=True)
+
+
+def set_aside(damaged: Damaged) -> Path:
+    """Give a damaged checkpoint a name under which it is kept for whoever wants to look, and no longer counts as one."""
+    aside = damaged.path.with_name(f"damaged-{damaged.path.name}")
+    shutil.rmtree(aside, ignore_errors=True)
+    return damaged.path.rename(aside)
+
+
+def _number(path: Path) -> int:
+    return int(path.name.removeprefix("step-"))
 
 
 def verify(path: Path) -> str | None:
@@ -199,20 +232,34 @@ class Contents:
                 raise RunFailed(Problem("checkpoint.tensors", got, "", "A part is missing", Where(str(self.path))))
 
 
-def retain(folder: Path, keep: int, stays: Callable[[int], bool] = lambda _: False) -> None:
-    """Remove all but the newest `keep` checkpoints and those whose step `stays`, and what an interrupted save left behind."""
-    for path in sorted(folder.glob("step-*"), reverse=True)[keep:]:
-        if not stays(int(path.name.removeprefix("step-"))):
+def retain(folder: Path, keep: int, stays: Callable[[int], bool] = lambda _: False, best: int = 0) -> None:
+    """Remove all but the newest `keep` checkpoints, those whose step `stays`, and the `best` ones; and leftovers of interrupted saves.
+
+    The best are those with the lowest held-out loss that their manifests name.
+    """
+    old = published(folder)[keep:]
+    spared = set(_best(published(folder), best)) if best else set()
+    for path in old:
+        if path not in spared and not stays(_number(path)):
             path.replace(path.with_name(f".{path.name}.partial"))
     for path in folder.glob(".step-*.partial"):
         shutil.rmtree(path)
     (folder / ".latest.partial").unlink(missing_ok=True)
 
 
+def _best(paths: list[Path], count: int) -> list[Path]:
+    """The checkpoints with the lowest held-out loss; of equal ones the newer."""
+    losses: dict[Path, float] = {}
+    for path in paths:
+        with suppress(OSError, ValueError, KeyError):  # one without it, or whose manifest went bad since
+            losses[path] = read_json(path / "manifest.json")["held_out_loss"]
+    return sorted(losses, key=lambda path: (losses[path], -_number(path)))[:count]
+
+
 def _begin(partial: Path, needed: int) -> None:
     """Make the folder, if the disk has room for `needed` bytes."""
     shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
+    partial.mkdir()  # without its parents: what was unmounted must not be written beside
     free = shutil.disk_usage(partial).free
     if free < needed:
         raise OSError(errno.ENOSPC, f"it needs {needed:_} bytes and {free:_} are free")
@@ -224,8 +271,7 @@ def _write_own(partial: Path, parts: dict[str, Part]) -> None:
         return
     name = f"rank-{dist.get_rank() if dist.is_initialized() else 0:05d}"
     file = partial / f"{name}.safetensors"
-    save_file({entry: part.values for entry, part in parts.items()}, file)
-    sync_file(file)
+    written = write_tensors(file, {entry: part.values for entry, part in parts.items()})
     places = {
         entry: {
             "dtype": str(part.values.dtype).removeprefix("torch."),
@@ -235,7 +281,7 @@ def _write_own(partial: Path, parts: dict[str, Part]) -> None:
         }
         for entry, part in parts.items()
     }
-    write_json(partial / f"{name}.json", {"file": _facts(file), "parts": places})
+    write_json(partial / f"{name}.json", {"file": written, "parts": places})
 
 
 def _finish(partial: Path, final: Path, facts: dict[str, Any]) -> None:
@@ -244,8 +290,6 @@ def _finish(partial: Path, final: Path, facts: dict[str, Any]) -> None:
         files[path.name] = _facts(path)
         files[path.with_suffix(".safetensors").name] = read_json(path)["file"]
     write_json(partial / "manifest.json", facts | {"files": files})
-    if final.exists():  # a damaged one that the run resumed from before
-        shutil.rmtree(final)
     partial.rename(final)
     sync_folder(final.parent)
     _point_at(final)

@@ -15,7 +15,8 @@ import torch
 
 from preheat.arithmetic import Step, Timeline, flops_per_token
 from preheat.data import SampleOrder
-from preheat.errors import Problem, RunFailed
+from preheat.errors import Problem, RunFailed, Where
+from preheat.launch import Interrupted, Stop
 from preheat.model import Losses
 from preheat.monitor import model_flops_utilization
 from preheat.parallel import Engine, Objective
@@ -45,8 +46,8 @@ class Judge(Protocol):
     def judge(self, record: Record) -> Record | None: ...
 
 
-Evaluator = Callable[[Engine, Step], Record]
-"""(engine, step) -> per source `{"loss", "bits_per_byte", ...}`."""
+Evaluator = Callable[[Engine, Step, Callable[[], None]], Record]
+"""(engine, step, pause) -> per source `{"loss", "bits_per_byte", "tokens", ...}`. It calls `pause` often, which may raise `Interrupted`."""
 
 
 @dataclass
@@ -64,34 +65,63 @@ class Trainer:
     sinks: Sequence[Sink]
     judge: Judge
     evaluate: Evaluator
-    stop_requested: Callable[[], bool]
+    stop: Stop
     watchdog: Watchdog
     saver: Saver
     eod: int | None = None
     """The end-of-document token, where documents are masked."""
     done: int = 0
     """Steps that are behind."""
+    saved: int = 0
+    """Steps whose outcome is in a checkpoint."""
+    unmeasured: Record | None = None
+    """The metrics of the last step, where the run was stopped in the measurement after it."""
     _saving: Step | None = None
     """The step whose save is under way."""
+    _longest_turn_s: float = 0.0
+    _longest_save_s: float = 0.0
 
     def run(self) -> bool:
-        """Train to the end of the timeline, or to the first step after a stop was requested. True when the run is complete."""
-        while self.done < self.timeline.end.steps and not any_rank(self.stop_requested()):
-            step = self.timeline.step(self.done + 1)
-            if step.first_stage_sample == 0:
-                self._announce_stage(step)
-            record = self._train_step(step)
-            self.done = step.number
-            if self._measurement_due(step):
-                record["held_out"] = self.evaluate(self.engine, step)
-            self._tell(record)
-            if self._save_due(step):
-                self._save(step)
-            self.watchdog.beat()
-        if self.done and self.done < self.timeline.end.steps:
-            self._save(self.timeline.step(self.done))
+        """Train to the end of the timeline, or until the run is to stop; it is saved then. True when the run is complete."""
+        try:
+            if self.unmeasured is not None:
+                self._conclude(self.timeline.step(self.done), self.unmeasured)
+            while self.done < self.timeline.end.steps and not self._stops(self._longest_turn_s):
+                begin = time.perf_counter()
+                step = self.timeline.step(self.done + 1)
+                if step.first_stage_sample == 0:
+                    self._finish_save()  # a new shape may take minutes to compile: nothing is to be lost by then
+                    self._announce_stage(step)
+                record = self._train_step(step)
+                self.done, self.stop.nothing_to_lose = step.number, False
+                self._conclude(step, record)
+                self._longest_turn_s = max(self._longest_turn_s, time.perf_counter() - begin)
+        except Interrupted:
+            pass  # with the metrics of its step in `unmeasured`
         self._finish_save()
-        return self.done == self.timeline.end.steps
+        if self.saved < self.done:
+            self._save(self.timeline.step(self.done), {})
+            self._finish_save()
+        return self.done == self.timeline.end.steps and self.unmeasured is None
+
+    def _conclude(self, step: Step, record: Record) -> None:
+        """What comes after a step: measure, tell, save."""
+        self.unmeasured = record
+        if self._measurement_due(step):
+            record["held_out"] = self.evaluate(self.engine, step, self._pause)
+        self._tell(record)
+        self.unmeasured = None
+        if self._save_due(step) and self.saved < step.number:
+            self._save(step, record.get("held_out", {}))
+        self.watchdog.beat()
+
+    def _stops(self, turn_s: float) -> bool:
+        """Whether some rank is to stop, so that all do: a signal came, or the time left is little more than a turn and a save take."""
+        return any_rank(self.stop.wanted(1.25 * turn_s + 2 * self._longest_save_s))
+
+    def _pause(self) -> None:
+        if self._stops(0.0):
+            raise Interrupted
 
     def event(self, kind: str, cause: str, evidence: str = "", action: str = "") -> None:
         """Tell the sinks that something happened at the present clock."""
@@ -105,8 +135,7 @@ class Trainer:
             "evidence": evidence,
             "action": action,
         }
-        for sink in self.sinks:
-            sink.event(record)
+        self._tell_sinks(lambda sink: sink.event(record))
 
     def _train_step(self, step: Step) -> Record:
         begin = time.perf_counter()
@@ -172,11 +201,18 @@ class Trainer:
         raise RunFailed(Problem("run.non-finite", got, "", "The last checkpoint is untouched; lower schedule.peak_lr or look at the data"))
 
     def _tell(self, record: Record) -> None:
-        for sink in self.sinks:
-            sink.step(record)
+        self._tell_sinks(lambda sink: sink.step(record))
         verdict = self.judge.judge(record)
         if verdict is not None:
             self.event(**verdict)
+
+    def _tell_sinks(self, tell: Callable[[Sink], None]) -> None:
+        try:
+            for sink in self.sinks:
+                tell(sink)
+        except OSError as error:
+            got = f"step {self.done}: the run's records can't be written: {error}"
+            raise RunFailed(Problem("run.records", got, "", "Make room; the same command goes on", Where(str(self.folder.path)))) from error
 
     def _announce_stage(self, step: Step) -> None:
         segment = step.segment
@@ -190,7 +226,8 @@ class Trainer:
 
     def _measurement_due(self, step: Step) -> bool:
         every = self.recipe.evaluation.every
-        return self._ends_stage(step) or (every is not None and self.timeline.due(step, every))
+        wanted_by_save = self.recipe.checkpoint.keep_best > 0 and self._save_due(step)
+        return self._ends_stage(step) or wanted_by_save or (every is not None and self.timeline.due(step, every))
 
     def _save_due(self, step: Step) -> bool:
         return self._ends_stage(step) or self.timeline.due(step, self.recipe.checkpoint.every)
@@ -199,10 +236,13 @@ class Trainer:
         last = step.end == self.timeline.end
         return last or self.timeline.step(step.number + 1).first_stage_sample == 0
 
-    def _save(self, step: Step) -> None:
+    def _save(self, step: Step, held_out: Record) -> None:
         """Begin to save; the save before is waited for."""
         self._finish_save()
-        self.saver.begin(step.number, step.end.tokens, run_state(self.engine, self.optimizer, once=True))
+        notes: Record = {"unmeasured": self.unmeasured} if self.unmeasured is not None else {}
+        if held_out:
+            notes["held_out_loss"] = _mean_loss(held_out)
+        self.saver.begin(step.number, step.end.tokens, run_state(self.engine, self.optimizer, once=True), notes)
         self._saving = step
 
     def _finish_save(self) -> None:
@@ -215,12 +255,33 @@ class Trainer:
         if step is None:
             return
         self._saving = None
+        begin, self.watchdog.waits_for = time.perf_counter(), f"the checkpoint of step {step.number:_} is still being written"
         try:
             saved = self.saver.finish()
         except RunFailed as error:
-            self.event("checkpoint-failed", error.problems[0].got, "", self.recipe.checkpoint.on_failure)
-            if self.recipe.checkpoint.on_failure == "stop" or step.end == self.timeline.end:
-                raise
+            self._tell_failure(step, error.problems[0])
             return
+        finally:
+            self.watchdog.waits_for = ""
         assert saved is not None
-        self.event("checkpoint", f"step {step.number:_} saved", saved.path.name)
+        self.saved, self.stop.nothing_to_lose = step.number, self.done == step.number
+        self._longest_save_s = max(self._longest_save_s, saved.seconds)
+        waited = f"training waited {time.perf_counter() - begin:.1f} s"
+        self.event("checkpoint", f"step {step.number:_} saved", saved.checkpoint.path.name, waited)
+        if saved.trouble is not None:
+            self._tell_failure(step, saved.trouble)
+
+    def _tell_failure(self, step: Step, problem: Problem) -> None:
+        """A save did not do all that it should.
+
+        Raises:
+            RunFailed: the recipe says that the run stops then, or this is its end.
+        """
+        self.event("checkpoint-failed", problem.got, "", self.recipe.checkpoint.on_failure)
+        if self.recipe.checkpoint.on_failure == "stop" or step.end == self.timeline.end:
+            raise RunFailed(problem)
+
+
+def _mean_loss(held_out: Record) -> float:
+    """Nats per token over all sources."""
+    return sum(score["loss"] * score["tokens"] for score in held_out.values()) / sum(score["tokens"] for score in held_out.values())

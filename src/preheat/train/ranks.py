@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
 
 from preheat.errors import PreheatError, Problem, RunFailed
+from preheat.launch import REQUEUE
 
 PATIENCE_S = 600
 """How long ranks wait for one that does not come, unless told otherwise."""
@@ -31,7 +32,7 @@ def world_size() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def join(device_type: str, patience_s: float) -> Store | None:
+def join(device_type: str, patience_s: float) -> PrefixStore | None:
     """Join the other processes, if there are any; returns the store of this attempt.
 
     A collective waits longer than the watchdog, who can say for whom, and all wait longer for each other's start.
@@ -42,7 +43,7 @@ def join(device_type: str, patience_s: float) -> Store | None:
     if world_size() == 1:
         return None
     timeout = timedelta(seconds=max(_START_S, 2 * patience_s))
-    store: Store = dist.TCPStore(  # type: ignore[attr-defined]
+    launchers: Store = dist.TCPStore(  # type: ignore[attr-defined]
         os.environ["MASTER_ADDR"],
         int(os.environ["MASTER_PORT"]),
         world_size(),
@@ -51,9 +52,16 @@ def join(device_type: str, patience_s: float) -> Store | None:
     )
     attempt = f"{os.environ.get('TORCHELASTIC_RUN_ID', 'run')}/attempt{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
     backend = "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo"
-    store = PrefixStore(attempt, store)
+    store = PrefixStore(attempt, launchers)
     dist.init_process_group(backend, store=store, rank=int(os.environ["RANK"]), world_size=world_size(), timeout=timeout)
     return store
+
+
+def first_deadline(store: PrefixStore | None, deadline: float | None) -> float | None:
+    """The deadline that the first process of the run told, whatever attempt it is: an elastic restart begins no new time."""
+    if store is None or deadline is None:
+        return deadline
+    return float(store.underlying_store.compare_set("deadline", "", str(deadline)))
 
 
 def _hosts_store() -> bool:
@@ -75,35 +83,41 @@ def leave(code: int) -> NoReturn:
 def one_speaks(say: Callable[[PreheatError], None]) -> Iterator[None]:
     """An error of one of several processes ends that process at once, without taking down what others wait in.
 
-    The first to fail says why. Who fails after it, because it is gone or because all found the same, is silent.
+    The first to fail says why. Who fails after it, because it is gone or because all found the same, is silent, and ends with its code
+    where that says `REQUEUE`: then all were asked to stop.
     """
     try:
         yield
     except BaseException as error:
-        quiet = isinstance(error, SystemExit | KeyboardInterrupt)
+        code = error.exit_code if isinstance(error, PreheatError) else error.code if isinstance(error, SystemExit) else 1
+        code = code if isinstance(code, int) else 1
         if isinstance(error, PreheatError) and os.environ.get("RANK", "0") != "0":
             time.sleep(_HOLD_S)  # what all find wrong, the first one says
         if not dist.is_initialized():
             raise
-        speaks = not quiet and fails_first()
-        time.sleep(_HOLD_S if speaks else 2 * _HOLD_S)
+        first, first_code = first_failure(code)
+        speaks = first and not isinstance(error, SystemExit | KeyboardInterrupt)
+        time.sleep(_HOLD_S if first else 2 * _HOLD_S)
         if isinstance(error, PreheatError) and speaks:
             say(error)
         elif speaks:
             traceback.print_exception(error)
         sys.stdout.flush()
         sys.stderr.flush()
-        code = error.exit_code if isinstance(error, PreheatError) else error.code if isinstance(error, SystemExit) else 1
-        os._exit(code if isinstance(code, int) else 1)
+        os._exit(REQUEUE if first_code == REQUEUE else code)
 
 
-def fails_first() -> bool:
-    """Whether this is the first process of the attempt to fail, as far as it can know: one that was killed could not say so."""
-    rank = str(dist.get_rank())
+def first_failure(code: int) -> tuple[bool, int]:
+    """Whether this is the first process of the attempt to fail, as far as it can know, and the exit code of the one that is.
+
+    One that was killed could not say so.
+    """
+    own = f"{dist.get_rank()} {code}"
     try:
-        return bool(_get_default_store().compare_set("failed", "", rank).decode() == rank)
+        found = _get_default_store().compare_set("failed", "", own).decode()
     except RuntimeError:  # the store went down with the rank that hosts it
-        return True
+        return True, code
+    return found == own, int(found.split()[1])
 
 
 def is_first() -> bool:

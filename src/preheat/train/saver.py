@@ -3,45 +3,64 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch.distributed as dist
+from torch import Tensor
 
-from preheat.errors import RunFailed
+from preheat.errors import Problem, RunFailed, Where
 from preheat.train import checkpoint
 from preheat.train.checkpoint import Checkpoint, State
-from preheat.train.ranks import is_first
+from preheat.train.mirror import Mirror
+from preheat.train.ranks import is_first, together
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A save that worked."""
+
+    checkpoint: Checkpoint
+    seconds: float
+    """From the copy to the renamed folder."""
+    trouble: Problem | None
+    """What did not work after it: removing old ones, or the copy elsewhere."""
 
 
 class Saver:
     """One save at a time. The ranks' writers agree through a process group of their own, for the default one is training's."""
 
-    def __init__(self, folder: Path, keep: int, stays: Callable[[int], bool], recipe_fingerprint: str, *, writes_plain: bool) -> None:
-        """See `checkpoint.save` and `checkpoint.retain`."""
-        self.folder, self.keep, self.stays = folder, keep, stays
+    def __init__(
+        self, folder: Path, retain: Callable[[Path], None], recipe_fingerprint: str, *, writes_plain: bool, mirror: Mirror | None = None
+    ) -> None:
+        """See `checkpoint.save`; after it the first rank calls `retain` with the folder, and brings the mirror up to date."""
+        self.folder, self.retain, self.mirror = folder, retain, mirror
         self.recipe_fingerprint, self.writes_plain = recipe_fingerprint, writes_plain
         self.group = dist.new_group(backend="gloo") if dist.is_initialized() else None
+        self._room: dict[str, Tensor] = {}
         self._thread: threading.Thread | None = None
-        self._result: Checkpoint | RunFailed | BaseException | None = None
+        self._result: Saved | BaseException | None = None
 
-    def begin(self, step: int, tokens: int, state: State) -> None:
+    def begin(self, step: int, tokens: int, state: State, notes: Mapping[str, Any]) -> None:
         """Copy the state and write the copy in the background. `finish` must have been called for the save before."""
         assert self._thread is None
-        parts = checkpoint.stage(state, self.writes_plain)
+        parts = checkpoint.stage(state, self.writes_plain, self._room)
 
         def write() -> None:
             try:
-                self._result = checkpoint.save(self.folder, step, tokens, parts, self.recipe_fingerprint, self.group)
-                if is_first():
-                    checkpoint.retain(self.folder, self.keep, self.stays)
+                begin = time.perf_counter()
+                saved = checkpoint.save(self.folder, step, tokens, parts, self.recipe_fingerprint, self.group, notes)
+                self._result = Saved(saved, time.perf_counter() - begin, self._tidy(step))
             except BaseException as error:  # it is raised where training notices, in `finish`
                 self._result = error
 
         self._thread = threading.Thread(target=write, name="saver")
         self._thread.start()
 
-    def finish(self) -> Checkpoint | None:
+    def finish(self) -> Saved | None:
         """Wait for the save under way; what was saved, None if there was nothing to wait for.
 
         Raises:
@@ -51,7 +70,26 @@ class Saver:
             return None
         self._thread.join()
         result, self._thread, self._result = self._result, None, None
-        if isinstance(result, Checkpoint):
+        if isinstance(result, Saved):
             return result
         assert isinstance(result, BaseException)
         raise result
+
+    def _tidy(self, step: int) -> Problem | None:
+        """Remove old checkpoints and copy new ones; what did not work, the same on all ranks."""
+
+        def tidy() -> None:
+            if is_first():
+                self.retain(self.folder)
+                if self.mirror is not None:
+                    self.mirror.update(self.folder.parent)
+
+        def failed(why: str) -> Problem:
+            got = f"the checkpoint of step {step} is saved, but old ones were not removed or new ones not copied: {why}"
+            return Problem("checkpoint.tidy", got, "", "The next save tries again", Where(str(self.folder)))
+
+        try:
+            together(tidy, failed, self.group)
+        except RunFailed as error:
+            return error.problems[0]
+        return None

@@ -2,78 +2,87 @@
 
 from __future__ import annotations
 
-import os
-import platform
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 
-import preheat
-from preheat.arithmetic import Timeline, flops_per_token, layout, parameters
-from preheat.check import untrained
-from preheat.data import IndexedDataset, Manifest, SampleOrder, StageSamples
-from preheat.errors import PreheatError, refuse
+from preheat.arithmetic import Timeline
+from preheat.data import Manifest
+from preheat.launch import Stop
 from preheat.parallel import Engine
-from preheat.recipe import Loaded, Recipe, fingerprint
+from preheat.recipe import Loaded, Recipe
 from preheat.train import checkpoint
-from preheat.train.device import Device, choose, matmul_peak
+from preheat.train.device import Device, choose
+from preheat.train.environment import environment
 from preheat.train.files import read_json, write_json
 from preheat.train.initial import InitialWeights
 from preheat.train.loop import Evaluator, Judge, Record, Sink, Trainer
+from preheat.train.mirror import Mirror
 from preheat.train.optimizer import build_optimizer
-from preheat.train.ranks import exchange, from_first, is_first, join, world_size
-from preheat.train.run_folder import RunFolder, trained_part
+from preheat.train.planned import plan, sample_order
+from preheat.train.ranks import PATIENCE_S, first_deadline, from_first, is_first, join
+from preheat.train.refusals import refuse_layout, refuse_small_corpus, refuse_untrained
+from preheat.train.run_folder import Reopened, RunFolder, trained_fingerprint
 from preheat.train.saver import Saver
 from preheat.train.state import restore
 from preheat.train.watchdog import Watchdog
 
 Listeners = Callable[[RunFolder, int], tuple[Sequence[Sink], Judge]]
-"""(run folder, steps that are behind) -> the sinks and the judge, with records of later steps taken back."""
+"""(run folder, steps that are told) -> the sinks and the judge, with records of later steps taken back."""
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """What is said beside the recipe when a run is started."""
+
+    data: Path
+    run: Path
+    initial: Path | None = None
+    """The weights that a new run begins with; those that the recipe's seed makes when absent."""
+    amend: str | None = None
+    """Why the run goes on with another recipe or other data."""
+    mirror: str | None = None
+    """Address of a second copy."""
+    patience_s: float = PATIENCE_S
 
 
 def start(
-    loaded: Loaded,
-    data: Path,
-    run: Path,
-    listeners: Listeners,
-    evaluator: Callable[[Manifest, Device], Evaluator],
-    stop_requested: Callable[[], bool],
-    patience_s: float,
-    initial_folder: Path | None = None,
+    loaded: Loaded, invocation: Invocation, listeners: Listeners, evaluator: Callable[[Manifest, Device], Evaluator], stop: Stop
 ) -> Trainer:
-    """Open or resume the run; a new one begins with the weights in `initial_folder`, or with those that the recipe's seed makes.
+    """Open or resume the run.
 
     Raises:
         PreheatError: the layout needs more than this process, data and recipe disagree, or the folder belongs to another run.
     """
-    recipe, parallel = loaded.recipe, loaded.recipe.parallel
+    recipe = loaded.recipe
     refuse_untrained(loaded)
-    store = join("cuda" if torch.cuda.is_available() else "cpu", patience_s)
-    _refuse_layout(recipe)
-    manifest = Manifest.load(data)
-    order, timeline = sample_order(recipe, manifest, data)
-    _refuse_small_corpus(recipe, timeline, manifest)
-    initial = InitialWeights(recipe.model, initial_folder) if initial_folder is not None else None
-    folder = RunFolder(run)
-    resettings = from_first(lambda: _open(folder, loaded, manifest, initial))
+    store = join("cuda" if torch.cuda.is_available() else "cpu", invocation.patience_s)
+    stop.deadline = first_deadline(store, stop.deadline)
+    refuse_layout(recipe)
+    manifest = Manifest.load(invocation.data)
+    order, timeline = sample_order(recipe, manifest, invocation.data)
+    refuse_small_corpus(recipe, timeline, manifest)
+    initial = InitialWeights(recipe.model, invocation.initial) if invocation.initial is not None else None
+    mirror = Mirror(invocation.mirror) if invocation.mirror is not None else None
+    folder = RunFolder(invocation.run)
+    opening = _open(folder, loaded, manifest, initial, mirror, invocation.amend)
     device = choose(recipe.precision)
-    engine = Engine(recipe.model, parallel, recipe.seed, device.torch_device, device.compute, recipe.precision)
-    optimizer = build_optimizer(engine, recipe.optimizer, offload=parallel.offload_optimizer)
-    found, damaged = _newest(folder)
-    if found:
+    engine = Engine(recipe.model, recipe.parallel, recipe.seed, device.torch_device, device.compute, recipe.precision)
+    optimizer = build_optimizer(engine, recipe.optimizer, offload=recipe.parallel.offload_optimizer)
+    found = opening.found
+    if found is not None:
         restore(found, engine, optimizer)
     elif initial is not None:
         initial.fill(engine.named_tensors())
-    done = found.step if found else 0
-    peak = sum(exchange(matmul_peak(device))) if not folder.environment_file.is_file() else 0.0
-    environment, changed = from_first(lambda: _environment(folder, device, recipe, manifest, data, peak))
-    if is_first() and not folder.plan_file.is_file():
-        write_json(folder.plan_file, plan(recipe, timeline, order))
-        write_json(folder.data_file, asdict(manifest))
-    sinks, judge = listeners(folder, done) if is_first() else ([], Silence())
+    peak, changed = environment(folder, device, recipe, manifest, invocation.data)
+    done = found.step if found is not None else 0
+    unmeasured = found.unmeasured if found is not None else None
+    if is_first():
+        _write_plan(folder, plan(recipe, timeline, order), manifest)
+    sinks, judge = listeners(folder, done - (unmeasured is not None)) if is_first() else ([], Silence())
     trainer = Trainer(
         recipe=recipe,
         timeline=timeline,
@@ -82,36 +91,22 @@ def start(
         optimizer=optimizer,
         device=device,
         folder=folder,
-        peak_flops=environment["matmul_peak_flops"],
+        peak_flops=peak,
         sinks=sinks,
         judge=judge,
         evaluate=evaluator(manifest, device),
-        stop_requested=stop_requested,
-        saver=Saver(
-            folder.checkpoints,
-            recipe.checkpoint.keep,
-            lambda step: _stays(timeline, recipe, step),
-            fingerprint(trained_part(recipe.model_dump(mode="json"))),
-            writes_plain=engine.is_first_replica,
-        ),
-        watchdog=Watchdog(store, patience_s),
+        stop=stop,
+        saver=_saver(folder, recipe, timeline, engine, mirror),
+        watchdog=Watchdog(store, invocation.patience_s),
         eod=manifest.tokenizer.eod if recipe.batch.mask_documents else None,
         done=done,
+        saved=done,
+        unmeasured=unmeasured,
     )
-    for bad in damaged:
-        trainer.event("checkpoint-damaged", bad.reason, bad.path.name, "passed over")
-    _announce(trainer, found, resettings, changed)
+    _announce(trainer, opening, changed)
     if initial is not None and found is None:
         trainer.event("initial-weights", f"begins with the weights in {initial.folder}", "; ".join(initial.notes))
     return trainer
-
-
-def _stays(timeline: Timeline, recipe: Recipe, number: int) -> bool:
-    """Whether the checkpoint of a step is kept for good: those at the ends of stages, and at the recipe's wide interval."""
-    step = timeline.step(number)
-    wide = recipe.checkpoint.keep_every
-    ends_stage = step.end == timeline.end or timeline.step(number + 1).first_stage_sample == 0
-    return ends_stage or (wide is not None and timeline.due(step, wide))
 
 
 class Silence:
@@ -121,141 +116,90 @@ class Silence:
         """Nothing is odd: the first rank looks at the same numbers."""
 
 
-def _announce(trainer: Trainer, found: checkpoint.Checkpoint | None, resettings: list[str] | None, changed: list[str]) -> None:
+@dataclass(frozen=True)
+class Opening:
+    """What was found in the run folder."""
+
+    reopened: Reopened | None
+    """None for a new run."""
+    found: checkpoint.Checkpoint | None
+    damaged: list[checkpoint.Damaged]
+    """Set aside under the path that each has now."""
+    restored: str | None
+    """The checkpoint that came back from the mirror."""
+
+
+def _open(
+    folder: RunFolder, loaded: Loaded, manifest: Manifest, initial: InitialWeights | None, mirror: Mirror | None, amend: str | None
+) -> Opening:
+    """Open the folder and find the checkpoint that all ranks go on from, as the first one sees it; leftovers of interrupted saves go."""
+
+    def look() -> Record:
+        restored = None
+        if mirror is not None:
+            mirror.refuse_other_run(folder.identity() if folder.recipe_file.is_file() else None)
+            restored = mirror.restore(folder.path)
+        reopened = folder.open(loaded, manifest.fingerprint, initial.digest if initial is not None else None, amend)
+        folder.checkpoints.mkdir(exist_ok=True)
+        found, damaged = checkpoint.newest(folder.checkpoints)
+        aside = [{"path": str(checkpoint.set_aside(bad)), "reason": bad.reason} for bad in damaged]
+        checkpoint.retain(folder.checkpoints, sys.maxsize)
+        return {
+            "reopened": asdict(reopened) if reopened is not None else None,
+            "found": {"path": str(found.path), "step": found.step, "unmeasured": found.unmeasured} if found is not None else None,
+            "damaged": aside,
+            "restored": restored,
+        }
+
+    seen = from_first(look)
+    return Opening(
+        Reopened(**seen["reopened"]) if seen["reopened"] is not None else None,
+        checkpoint.Checkpoint(**seen["found"] | {"path": Path(seen["found"]["path"])}) if seen["found"] is not None else None,
+        [checkpoint.Damaged(Path(bad["path"]), bad["reason"]) for bad in seen["damaged"]],
+        seen["restored"],
+    )
+
+
+def _saver(folder: RunFolder, recipe: Recipe, timeline: Timeline, engine: Engine, mirror: Mirror | None) -> Saver:
+    policy = recipe.checkpoint
+
+    def stays(number: int) -> bool:
+        """Kept for good: those at the ends of stages, and at the recipe's wide interval."""
+        step = timeline.step(number)
+        ends_stage = step.end == timeline.end or timeline.step(number + 1).first_stage_sample == 0
+        return ends_stage or (policy.keep_every is not None and timeline.due(step, policy.keep_every))
+
+    def retain(checkpoints: Path) -> None:
+        checkpoint.retain(checkpoints, policy.keep, stays, policy.keep_best)
+
+    return Saver(folder.checkpoints, retain, trained_fingerprint(recipe), writes_plain=engine.is_first_replica, mirror=mirror)
+
+
+def _write_plan(folder: RunFolder, planned: Record, manifest: Manifest) -> None:
+    """At the first start, and when an amendment changed it."""
+    for file, content in ((folder.plan_file, planned), (folder.data_file, asdict(manifest))):
+        if not file.is_file() or read_json(file) != content:
+            write_json(file, content)
+
+
+def _announce(trainer: Trainer, opening: Opening, changed: list[str]) -> None:
     """Tell how the run starts or goes on."""
-    end, done = trainer.timeline.end, trainer.done
-    if resettings is None:
+    end, done, reopened = trainer.timeline.end, trainer.done, opening.reopened
+    for bad in opening.damaged:
+        trainer.event("checkpoint-damaged", bad.reason, bad.path.name.removeprefix("damaged-"), f"passed over, kept as {bad.path.name}")
+    if opening.restored is not None:
+        trainer.event("mirror", f"{opening.restored} came back from the mirror", str(trainer.folder.path))
+    if reopened is None:
         cause = f"{trainer.recipe.name}: {end.steps:_} steps, {end.tokens:_} tokens"
         trainer.event("start", cause, f"{trainer.device.compute_name}: {trainer.device.reason}")
     elif done < end.steps:
-        trainer.event("resume", f"continues after step {done:_} of {end.steps:_}", found.path.name if found else "no checkpoint yet", "")
-    if resettings:
-        trainer.event("layout", "the run goes on in another layout or with other intervals", "; ".join(resettings))
+        amended = f"amended {reopened.amendments} times, see recipe.json" if reopened.amendments else ""
+        found = opening.found.path.name if opening.found is not None else "no checkpoint yet"
+        trainer.event("resume", f"continues after step {done:_} of {end.steps:_}", found, amended)
+    if reopened is not None and reopened.amended:
+        reason = trainer.folder.identity()["amendments"][-1]["reason"] if is_first() else ""
+        trainer.event("amend", reason, "; ".join(reopened.amended), "goes on with the new recipe; the old one is in recipe.json")
+    if reopened is not None and reopened.resettings:
+        trainer.event("layout", "the run goes on in another layout or with other intervals", "; ".join(reopened.resettings))
     if changed:
         trainer.event("environment", "the machine or its software changed: results may differ in the last bits", "; ".join(changed))
-
-
-def refuse_untrained(loaded: Loaded) -> None:
-    """Refuse, by the names of `preheat check`'s rules, what this version does not train."""
-    problems = untrained(loaded, world_size())
-    if problems:
-        raise PreheatError(*problems)
-
-
-def _refuse_layout(recipe: Recipe) -> None:
-    """The layout divides the processes, and each batch divides among the replicas and micro-batches."""
-    try:
-        sizes = layout(recipe.parallel, world_size())
-    except ValueError as error:
-        refuse("train.layout", str(error), "", "Start as many processes as the layout needs: --nproc, or torchrun")
-    for segment in Timeline(recipe).segments:
-        own, rest = divmod(segment.batch_size, sizes.dense_dp)
-        got = f"stage {segment.stage.name}: a batch of {segment.batch_size} samples"
-        if rest:
-            refuse("train.batch", got, f"{sizes.dense_dp} replicas", "Change the batch or the number of processes")
-        if recipe.parallel.pipeline > 1 and own % segment.micro_size:
-            want = f"{sizes.dense_dp} replicas of whole micro-batches of {segment.micro_size}: a pipeline takes no smaller one"
-            refuse("train.batch", got, want, "Change the batch, batch.micro_size or the number of processes")
-
-
-def _open(folder: RunFolder, loaded: Loaded, manifest: Manifest, initial: InitialWeights | None) -> list[str] | None:
-    resettings = folder.open(loaded, manifest.fingerprint, initial.digest if initial is not None else None)
-    folder.checkpoints.mkdir(exist_ok=True)
-    return resettings
-
-
-def _newest(folder: RunFolder) -> tuple[checkpoint.Checkpoint | None, list[checkpoint.Damaged]]:
-    """The checkpoint that all ranks go on from, as the first one finds it; leftovers of interrupted saves go."""
-
-    def look() -> Record:
-        found, damaged = checkpoint.newest(folder.checkpoints)
-        checkpoint.retain(folder.checkpoints, sys.maxsize)
-        return {"found": found.step if found else None, "damaged": [[str(bad.path), bad.reason] for bad in damaged]}
-
-    seen = from_first(look)
-    damaged = [checkpoint.Damaged(Path(path), reason) for path, reason in seen["damaged"]]
-    return (
-        None if seen["found"] is None else checkpoint.Checkpoint(folder.checkpoints / f"step-{seen['found']:08d}", seen["found"])
-    ), damaged
-
-
-def sample_order(recipe: Recipe, manifest: Manifest, data: Path) -> tuple[SampleOrder, Timeline]:
-    """The order of samples and the timeline of a recipe over prepared data."""
-    timeline = Timeline(recipe)
-    names = list(dict.fromkeys(name for stage in recipe.stage for name in stage.mix))
-    datasets = {name: IndexedDataset(data / manifest.source(name).train.prefix) for name in names}
-    stages = [
-        StageSamples(stage.mix, stage.seq_len or recipe.batch.seq_len, samples)
-        for stage, samples in zip(recipe.stage, timeline.stage_samples(), strict=True)
-    ]
-    return SampleOrder(datasets, stages, recipe.seed), timeline
-
-
-def plan(recipe: Recipe, timeline: Timeline, order: SampleOrder) -> Record:
-    """What the run will do, as numbers: stages, tokens, FLOPs, how often each source is read."""
-    segments = [
-        {
-            "name": segment.stage.name,
-            "start_step": segment.start.steps,
-            "start_tokens": segment.start.tokens,
-            "steps": segment.steps,
-            "tokens": segment.end.tokens - segment.start.tokens,
-            "batch_size": segment.batch_size,
-            "seq_len": segment.seq_len,
-            "rope_theta": segment.rope_theta,
-            "mix": {name: float(weight) for name, weight in segment.stage.mix.items()},
-            "flops_per_token": asdict(flops_per_token(recipe.model, segment.seq_len)),
-        }
-        for segment in timeline.segments
-    ]
-    return {
-        "schema": "preheat.plan/1",
-        "total_tokens": timeline.end.tokens,
-        "total_steps": timeline.end.steps,
-        "warmup_tokens": timeline.learning_rate.warmup,
-        "segments": segments,
-        "sources": {name: asdict(usage) for name, usage in order.usage.items()},
-    }
-
-
-def _refuse_small_corpus(recipe: Recipe, timeline: Timeline, manifest: Manifest) -> None:
-    """One batch must not read a text twice: the sources of a stage hold at least the tokens of its largest batch."""
-    for segment in timeline.segments:
-        available = sum(manifest.source(name).train.tokens for name in segment.stage.mix)
-        needed = segment.batch_size * segment.seq_len
-        if available < needed:
-            refuse(
-                "data.too-small",
-                f"the sources of stage {segment.stage.name} have {available:_} training tokens",
-                f"one batch of {segment.batch_size} x {segment.seq_len} takes {needed:_}",
-                "Add text, or lower batch.global_size",
-            )
-
-
-def _environment(
-    folder: RunFolder, device: Device, recipe: Recipe, manifest: Manifest, data: Path, peak: float
-) -> tuple[Record, list[str]]:
-    """The machine and software of the run, kept from its first start, and what is different now."""
-    now: Record = {
-        "schema": "preheat.environment/1",
-        "preheat": preheat.__version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "platform": platform.platform(),
-        "device": device.name,
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "precision": device.compute_name,
-        "precision_reason": device.reason,
-        "data": str(data.resolve()),
-        "data_fingerprint": manifest.fingerprint,
-        "parameters": {"total": parameters(recipe.model).total, "active": parameters(recipe.model).active},
-        "layout": asdict(layout(recipe.parallel, world_size())),
-        "mfu_convention": "causal",
-    }
-    if folder.environment_file.is_file():
-        before = read_json(folder.environment_file)
-        return before, [f"{key}: {before.get(key)} -> {value}" for key, value in now.items() if before.get(key) != value]
-    now["matmul_peak_flops"] = peak
-    write_json(folder.environment_file, now)
-    return now, []

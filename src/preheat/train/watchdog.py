@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
 from preheat.launch import LAUNCHER
-from preheat.train.ranks import fails_first
+from preheat.train.ranks import first_failure
 
 
 class Watchdog:
@@ -27,6 +27,8 @@ class Watchdog:
         self.tick_s = min(5.0, patience_s / 10)
         self.beats, self.seen = 0, time.monotonic()
         self.verdict = "rank 0, which keeps the store, did not answer"
+        self.waits_for = ""
+        """What this process does that is not a step and may take long."""
         if store is not None:
             self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
             threading.Thread(target=self._watch, daemon=True).start()
@@ -49,7 +51,7 @@ class Watchdog:
         call = threading.Thread(target=self._call_roll, daemon=True)
         call.start()
         call.join(4 * self.tick_s + 1)
-        if call.is_alive() or fails_first():
+        if call.is_alive() or first_failure(1)[0]:
             after = f"after step {self.beats} of this start"
             print(f"error: no step for {self.patience_s:g} s {after}: {self.verdict} [run.stuck]", file=sys.stderr, flush=True)
         os._exit(1)
@@ -71,4 +73,4 @@ class Watchdog:
         beats = [int(store.get(f"beat/{rank}")) if store.check([f"beat/{rank}"]) else 0 for rank in range(self.ranks)]
         behind = [rank for rank, count in enumerate(beats) if count < max(beats)]
         names = ", ".join(map(str, missing or behind))
-        self.verdict = f"rank {names} did not arrive" if names else "all ranks are at the same step"
+        self.verdict = f"rank {names} did not arrive" if names else self.waits_for or "all ranks are at the same step"

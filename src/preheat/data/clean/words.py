@@ -1,0 +1,196 @@
+"""Words as the published filters count them, fast: a word between spaces is taken apart once and remembered.
+
+The rules follow spaCy's English tokenizer, on which datatrove's filters stand: punctuation at both ends comes off, contractions,
+hyphens, slashes and ranges come apart, abbreviations, numbers and addresses stay whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+MEMORY = 1 << 18
+"""Different words that are remembered (about 250 bytes each); beyond it the memory starts anew, which costs time and changes no result."""
+LONGEST = 200
+"""Characters of a run between spaces that is taken apart; encoded data is one word."""
+
+Hashes = npt.NDArray[np.uint64]
+SENTENCE_ENDS = frozenset(".!?\u3002\uff01\uff1f")
+
+_WHOLE = {"cannot": ["can", "not"], "Cannot": ["Can", "not"], "and/or": ["and/or"]}
+_ADDRESS = re.compile(
+    r"(?:https?://|www\.)\S+|[\w.+-]+@[\w-]+(?:\.[\w-]+)+"
+    r"|[\w-]+(?:\.[\w-]+)*\.(?:com|org|net|edu|gov|io|co|uk|de|html?)(?:/\S*)?",
+    re.I,
+)
+_ABBREVIATION = re.compile(
+    r"(?:[A-Za-z]\.){1,6}[A-Za-z]?\.?|(?:Mr|Mrs|Ms|Dr|Prof|Gen|Gov|Sen|Rep|Rev|St|Jr|Sr|Inc|Ltd|Co|Corp|Bros|Adm|Mt|Messrs|Ph\.D"
+    r"|Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sep|Sept|Oct|Nov|Dec|vs|v\.s|e\.g|i\.e|a\.m|p\.m|[AaPp]m"
+    r"|Ala|Ariz|Ark|Calif|Colo|Conn|Del|Fla|Ga|Ia|Id|Ill|Ind|Kan|Kans|Ky|La|Mass|Md|Mich|Minn|Miss|Mo|Mont|Nebr?|Nev|Okla|Ore|Pa"
+    r"|Tenn|Va|Wash|Wis)\."
+)
+_PREFIX = re.compile(r"\.\.+|…+|[^\w\s.@+-]|_|\+(?![0-9])")
+_SUFFIX = re.compile(
+    r"(?:\.\.+|…+|['\u2019][sS]|—+|\u2013+|[^\w\s.@%+°-]|_|%|(?<=[0-9])\+|(?<=[0-9a-z]|[^\w\s])\.|(?<=[A-Z][A-Z])\.|(?<=[^\W\d_A-Za-z])\.)$"
+)
+_UNIT = re.compile(r"(?<=[0-9])(?:km²?|[cm]?m[²³]?|ft|in|[kmg]?g|lbs?|oz|ml|l|[kmgtKMGT]?[bB]|[kM]?Hz|[aApP]\.?m\.?|°[CF]|[kM]W)$")
+_CONTRACTION = re.compile(r"(?i)(?<=[a-z])(n['\u2019]t|['\u2019](?:ll|re|ve|m|d))$")
+_INFIX = re.compile(
+    r"(\.\.+|…|(?<=[0-9])[+\-*^](?=[0-9-])|(?<=[a-z\"'])\.(?=[A-Z\"'])|(?<=[^\W\d_]),(?=[^\W\d_])"
+    r"|(?<=[^\W_])(?:--+|[-\u2013\u2014~])(?=[^\W\d_])|(?<=[^\W_])[:<>=/](?=[^\W\d_]))"
+)
+
+
+def split(run: str) -> list[str]:
+    """The words of a run of characters without a space."""
+    if run.isalpha() or len(run) > LONGEST:
+        return _WHOLE.get(run) or [run]
+    before: list[str] = []
+    after: list[str] = []
+    while run and not _ABBREVIATION.fullmatch(run):
+        match = _PREFIX.match(run)
+        if match is not None:
+            before.append(match[0])
+            run = run[match.end() :]
+            continue
+        if _ADDRESS.fullmatch(run) and (run[-1].isalnum() or run[-1] == "/"):
+            after.append(run)
+            run = ""
+            break
+        match = _SUFFIX.search(run) or _CONTRACTION.search(run) or _UNIT.search(run)
+        if match is None:
+            break
+        after.append(match[0])
+        run = run[: match.start()]
+    middle = _WHOLE.get(run) or ([run] if _ABBREVIATION.fullmatch(run) else [piece for piece in _INFIX.split(run) if piece])
+    return before + middle + after[::-1]
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What the rules ask about the words of a text. A symbol is a word without a letter or digit."""
+
+    words: int
+    symbols: int
+    alphabetic: int
+    """Words with a letter."""
+    characters: int
+    """Of the words that are no symbols."""
+
+
+class Splitter:
+    """Takes texts apart. Its memory makes it fast; no result depends on what it has seen before."""
+
+    def __init__(self) -> None:
+        self._forget()
+
+    def _forget(self) -> None:
+        self._number: dict[str, int] = {}
+        self._runs = np.zeros((1024, 5), np.int64)
+        """For each run: its words, symbols, words with a letter, characters of words, and where its words start."""
+        self._words = np.zeros((2048, 3), np.uint64)
+        """For each word of each run: its hash, its length, and its hash without regard to case (0 for a symbol)."""
+        self._used = 0
+
+    def numbers(self, runs: Sequence[str]) -> npt.NDArray[np.int64]:
+        """The numbers of the runs between spaces."""
+        known = self._number
+        try:
+            return np.fromiter(map(known.__getitem__, runs), np.int64, len(runs))
+        except KeyError:
+            if len(known) > MEMORY:
+                self._forget()
+                known = self._number
+            for run in dict.fromkeys(runs):
+                if run not in known:
+                    self._learn(run)
+            return np.fromiter(map(known.__getitem__, runs), np.int64, len(runs))
+
+    def _learn(self, run: str) -> None:
+        words = split(run)
+        number, start, end = len(self._number), self._used, self._used + len(words)
+        if number == len(self._runs):
+            self._runs = np.concatenate([self._runs, np.zeros_like(self._runs)])
+        if end > len(self._words):
+            self._words = np.concatenate([self._words, np.zeros_like(self._words)])
+        plain = [word for word in words if not is_symbol(word)]
+        letters = sum(word.isalpha() or any(map(str.isalpha, word)) for word in plain)
+        self._runs[number] = (len(words), len(words) - len(plain), letters, sum(map(len, plain)), start)
+        self._words[start:end] = [(_hash(word), len(word), 0 if is_symbol(word) else _hash(word.casefold())) for word in words]
+        self._number[run] = number
+        self._used = end
+
+    def counts(self, numbers: npt.NDArray[np.int64]) -> Counts:
+        """Sums over the runs of a text."""
+        words, symbols, alphabetic, characters, _ = self._runs[numbers].sum(axis=0).tolist()
+        return Counts(words, symbols, alphabetic, characters)
+
+    def words(self, numbers: npt.NDArray[np.int64]) -> tuple[Hashes, npt.NDArray[np.int64]]:
+        """Hash and length of each word, in order; each of shape (words,)."""
+        chosen = self._chosen(numbers)
+        hashes: Hashes = chosen[:, 0]
+        return hashes, chosen[:, 1].astype(np.int64)
+
+    def plain_words(self, numbers: npt.NDArray[np.int64]) -> Hashes:
+        """Hash of each word that is no symbol, without regard to case, in order."""
+        hashes: Hashes = self._chosen(numbers)[:, 2]
+        plain: Hashes = hashes[hashes != 0]
+        return plain
+
+    def _chosen(self, numbers: npt.NDArray[np.int64]) -> Hashes:
+        size, start = self._runs[numbers, 0], self._runs[numbers, 4]
+        ends = np.cumsum(size)
+        place = np.arange(ends[-1] if len(ends) else 0) + np.repeat(start - ends + size, size)
+        chosen: Hashes = self._words[place]
+        return chosen
+
+
+def grams(hashes: Hashes, n: int) -> Hashes:
+    """Hash of each run of n words; shape (words - n + 1,), or empty."""
+    if len(hashes) < n:
+        return hashes[:0]
+    out = hashes[: len(hashes) - n + 1].copy()
+    for offset in range(1, n):
+        out = longer(out, hashes[offset:])
+    return out
+
+
+def longer(prefix: Hashes, following: Hashes) -> Hashes:
+    """The hashes of n-grams from those of their first words and of their last word; as many as there are of both."""
+    size = min(len(prefix), len(following))
+    mixed = prefix[:size] ^ (prefix[:size] >> np.uint64(29))
+    mixed *= np.uint64(0x9E3779B97F4A7C15)
+    mixed += following[:size]
+    return mixed
+
+
+def is_symbol(word: str) -> bool:
+    """Whether a word has neither a letter nor a digit."""
+    return not (word.isalnum() or any(map(str.isalnum, word)))
+
+
+def sentences(text: str) -> int:
+    """Sentences of a line: an end mark that is a word of its own, and the words behind it that are symbols, end one."""
+    count, open_, ended = 0, False, False
+    for word in words_of(text.split()):
+        if word in SENTENCE_ENDS:
+            ended = True
+        elif ended and not is_symbol(word):
+            count += 1
+            ended = False
+        open_ = True
+    return count + open_
+
+
+def words_of(runs: Sequence[str]) -> list[str]:
+    """The words of runs, in order."""
+    return [word for run in runs for word in split(run)]
+
+
+def _hash(word: str) -> int:
+    return int.from_bytes(hashlib.blake2b(word.encode("utf-8", "replace"), digest_size=8).digest(), "little")

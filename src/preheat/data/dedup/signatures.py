@@ -1,0 +1,42 @@
+"""What is known of a document without its text: the hash by which it equals another one, and its MinHash bands.
+
+MinHash (Broder 1997) over word 5-grams by rensa's RMinHash: 128 permutations in 32 bands of 4 rows. Two documents whose 5-gram sets have the
+Jaccard similarity s share a band with the probability 1 - (1 - s^4)^32: 0.87 at 0.5, 0.996 at 0.63, where one word in twenty was changed,
+and 0.23 at 0.3, which the exact similarity of the pair then turns down.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import unicodedata
+
+import numpy as np
+from rensa import RMinHash
+
+from preheat.data.dedup.shingles import Hashes, Shingles
+
+PERMUTATIONS, BANDS, ROWS, SEED = 128, 32, 4, 1
+
+
+def key(text: str) -> bytes:
+    """The hash by which two documents are the same: of the text in NFC and lower case, with one space between words."""
+    return hashlib.sha256(" ".join(unicodedata.normalize("NFC", text).casefold().split()).encode()).digest()
+
+
+def bands(documents: Shingles) -> Hashes:
+    """The hash of each band of each document, shape (32, documents); two documents are candidates if a band is equal."""
+    count = len(documents)
+    out = np.zeros((BANDS, count), np.uint64)
+    if not count:
+        return out
+    matrix = RMinHash.digest_matrix_from_flat_token_hashes(documents.hashes, documents.offsets.astype(np.uint64), PERMUTATIONS, SEED)
+    digest = np.array(matrix.to_rows(), np.uint64).reshape(count, BANDS, ROWS)
+    for row in range(ROWS):
+        out = (out ^ digest[:, :, row].T) * np.uint64(0x9E3779B97F4A7C15)
+        out ^= out >> np.uint64(32)
+    return out
+
+
+def caught(similarity: float) -> float:
+    """The probability that two documents of this Jaccard similarity become candidates."""
+    return float(1 - (1 - similarity**ROWS) ** BANDS)

@@ -1,0 +1,149 @@
+"""The first step: read the files of a shard and clean their documents."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from preheat.data.clean import POLICIES, clean
+from preheat.data.pipeline.plan import Plan
+from preheat.data.pipeline.tasks import Context, Stage
+from preheat.data.pipeline.texts import IDS, TextsWriter
+from preheat.data.sources import Exclusion, File, Reading, exclude, open_file, read_file, refuse_unreadable
+from preheat.errors import refuse
+
+COUNTS, EXCLUDED = "counts.json", "excluded.jsonl"
+
+
+@dataclass
+class Counts:
+    """What happened to the documents of a shard, or of several."""
+
+    documents: int = 0
+    bytes: int = 0
+    repaired: Counter[str] = field(default_factory=Counter)
+    edited: Counter[str] = field(default_factory=Counter)
+    unreadable: Counter[str] = field(default_factory=Counter)
+    dropped: dict[str, Counter[str]] = field(default_factory=dict)
+    digests: list[str] = field(default_factory=list)
+    """SHA-256 of each file."""
+
+    def save(self, folder: Path) -> None:
+        """Write `counts.json`."""
+        (folder / COUNTS).write_text(json.dumps(vars(self)), "utf-8")
+
+    @classmethod
+    def load(cls, folders: Iterable[Path]) -> Counts:
+        """The sum of what happened in several shards."""
+        out = cls()
+        for folder in folders:
+            part: dict[str, Any] = json.loads((folder / COUNTS).read_bytes())
+            out.documents += part["documents"]
+            out.bytes += part["bytes"]
+            for name in ("repaired", "edited", "unreadable"):
+                getattr(out, name).update(part[name])
+            for step, reasons in part["dropped"].items():
+                out.dropped.setdefault(step, Counter()).update(reasons)
+            out.digests += part["digests"]
+        return out
+
+    def drop(self, exclusions: Iterable[Exclusion]) -> None:
+        """Count documents that went; the record of an edit is none."""
+        for exclusion in exclusions:
+            if exclusion.step != "edit":
+                self.dropped.setdefault(exclusion.step, Counter())[exclusion.reason] += 1
+
+
+def write_lines(path: Path, rows: Iterable[Exclusion]) -> None:
+    """Append records to a JSONL file."""
+    with path.open("a", encoding="utf-8") as stream:
+        stream.writelines(json.dumps(asdict(row), ensure_ascii=False) + "\n" for row in rows)
+
+
+def _run(context: Context, number: int, folder: Path) -> None:
+    """Texts that cleaning let through, their labels, the exclusions, the counts."""
+    shard = context.plan.shards[number]
+    source = context.plan.data.source[shard.source]
+    policy, counts, texts = POLICIES[source.policy], Counts(), TextsWriter(folder)
+    (folder / EXCLUDED).touch()
+    with (folder / IDS).open("w", encoding="utf-8") as ids:
+        for file in shard.files:
+            reading = Reading()
+            for document in read_file(source, file, reading):
+                text, reason, detail = clean(document.text, policy, counts.edited)
+                if reason:
+                    reading.excluded.append(exclude(document, "clean", reason, detail))
+                    continue
+                texts.add(text)
+                ids.write(json.dumps(document.id) + "\n")
+            counts.documents += reading.documents
+            counts.bytes += reading.bytes
+            counts.repaired += reading.repaired
+            counts.unreadable += reading.unreadable
+            counts.drop(reading.excluded)
+            write_lines(folder / EXCLUDED, reading.excluded)
+            if file.start == 0:
+                counts.digests.append(_digest(file))
+    texts.close()
+    counts.save(folder)
+
+
+def _digest(file: File) -> str:
+    try:
+        with open_file(file) as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError:
+        return ""  # Reading it has told.
+
+
+def _settings(plan: Plan, number: int) -> object:
+    """What a shard's texts depend on: its source as the recipe has it, and the files, down to the time of their last change."""
+    shard = plan.shards[number]
+    source = plan.data.source[shard.source].model_dump(mode="json", exclude={"paths", "exclude", "licence", "max_unreadable"})
+    return [source, [[*asdict(file).values(), _changed(file)] for file in shard.files]]
+
+
+def _changed(file: File) -> int | None:
+    try:
+        return os.stat(file.path).st_mtime_ns
+    except OSError:
+        return None  # It is not on this disk, or gone: reading it will tell.
+
+
+READ = Stage("read", lambda plan: len(plan.shards), _run, _settings, lambda plan, number: [])
+
+
+def _check(context: Context, number: int, folder: Path) -> None:
+    """Refuse a source that could hardly be read, and one of which nothing is left."""
+    plan = context.plan
+    source = plan.data.source[number]
+    counts = Counts.load(context.folder(READ.name, shard) for shard in plan.shards_of(number))
+    refuse_unreadable(source, Reading(documents=counts.documents, unreadable=counts.unreadable))
+    if counts.documents == sum(reasons.total() for reasons in counts.dropped.values()):
+        refuse_empty(source.name, counts)
+    counts.save(folder)
+
+
+def refuse_empty(source: str, counts: Counts) -> None:
+    """Refuse a source of which nothing is left."""
+    steps = "; ".join(
+        f"{step}: " + ", ".join(f"{count:,} {reason}" for reason, count in sorted(reasons.items())) for step, reasons in counts.dropped.items()
+    )
+    dropped = sum(reasons.total() for reasons in counts.dropped.values())
+    got = f"source {source}: nothing is left; documents: {counts.documents:,} read, {dropped:,} dropped ({steps}), 0 kept"
+    refuse("data.empty", got, "", "Correct its paths, `format` or `policy`", key="data.source")
+
+
+CHECK = Stage(
+    "check",
+    lambda plan: len(plan.data.source),
+    _check,
+    lambda plan, number: [plan.data.source[number].name, str(plan.data.source[number].max_unreadable)],
+    lambda plan, number: [(READ.name, shard) for shard in plan.shards_of(number)],
+)

@@ -1,0 +1,110 @@
+"""A preparation from its plan to the outputs of its last step, by whatever does the tasks."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+from preheat.data.pipeline.local import InProcess, Processes
+from preheat.data.pipeline.plan import Plan
+from preheat.data.pipeline.stages import STAGES
+from preheat.data.pipeline.tasks import Context, Stage, is_done
+from preheat.errors import Problem, RunFailed
+
+PARALLEL_FROM = 8_000_000
+"""Bytes below which starting processes takes longer than it saves."""
+REPORT_SECONDS = 5.0
+"""How often a step that takes longer says how far it is."""
+
+Progress = Callable[[str], None]
+PHASES = {
+    "read": "read and cleaned",
+    "check": "",
+    "sign": "hashed",
+    "exact": "",
+    "band": "",
+    "group": "",
+    "compare": "compared similar documents",
+    "divide": "",
+    "tokenizer": "tokenizer ready",
+    "encode": "tokenized",
+    "merge": "",
+    "list": "written",
+}
+"""What is said when a step is done; the steps without words are short and count to the next one that has some."""
+
+
+class Backend(Protocol):
+    """What does the tasks of a step: processes here, or machines elsewhere that see the same folder."""
+
+    @property
+    def description(self) -> str:
+        """How many of what."""
+
+    def run(self, context: Context, stage: str, numbers: Sequence[int]) -> Iterator[int]:
+        """Do tasks of a stage, in any order; the number of each as it is done."""
+
+    def close(self) -> None:
+        """End what was started."""
+
+
+def local(plan: Plan, workers: int | None) -> Backend:
+    """Processes on this machine, as many as it has cores unless told otherwise."""
+    size = sum(shard.size for shard in plan.shards)
+    count = min(workers or os.cpu_count() or 1, max(len(plan.shards), 1))
+    return Processes(count) if count > 1 and (workers or size >= PARALLEL_FROM) else InProcess()
+
+
+def run(context: Context, backend: Backend, progress: Progress) -> None:
+    """Do every task that is not done yet.
+
+    Raises:
+        PreheatError: something is wrong with the input.
+        RunFailed: a task failed, or said it was done and left nothing.
+    """
+    lap = time.perf_counter()
+    for stage in STAGES:
+        everything = range(stage.count(context.plan))
+        left = [number for number in everything if not is_done(context, stage, number)]
+        if len(left) < len(everything):
+            progress(f"{stage.name}: {len(everything) - len(left):,} of {len(everything):,} tasks were done before")
+        meter = _Meter(context.plan, stage, left, progress)
+        for number in backend.run(context, stage.name, left):
+            meter.count(number)
+        missing = [number for number in left if not (context.folder(stage.name, number)).is_dir()]
+        if missing:
+            got = f"{len(missing):,} tasks of the step {stage.name} left nothing, the first is {missing[0]}"
+            raise RunFailed(Problem("data.task", got, "all workers must see the same folder", "Prepare again: what is done stays done"))
+        if PHASES[stage.name] and left:
+            now = time.perf_counter()
+            progress(f"{PHASES[stage.name]}{meter.amount} in {now - lap:.1f} s")
+            lap = now
+
+
+class _Meter:
+    """Says how far a step is, how fast, and how long it will take."""
+
+    def __init__(self, plan: Plan, stage: Stage, left: Sequence[int], progress: Progress) -> None:
+        by_shard = len(left) > 0 and stage.count(plan) == len(plan.shards)
+        self._sizes = {number: plan.shards[number].size if by_shard else 1 for number in left}
+        self._total, self._done = sum(self._sizes.values()), 0
+        self._by_shard, self._name, self._progress = by_shard, stage.name, progress
+        self._start = self._said = time.perf_counter()
+        self.amount = f" {self._total / 1e6:.1f} MB" if by_shard and stage.name == "read" else ""
+
+    def count(self, number: int) -> None:
+        """A task is done."""
+        self._done += self._sizes[number]
+        now = time.perf_counter()
+        if now - self._said < REPORT_SECONDS or self._done == self._total:
+            return
+        self._said = now
+        seconds = now - self._start
+        rest = seconds * (self._total - self._done) / max(self._done, 1)
+        if self._by_shard:
+            rate = self._done / seconds / 1e6
+            self._progress(f"{self._name}: {self._done / 1e6:.0f} of {self._total / 1e6:.0f} MB, {rate:.1f} MB/s, {rest:.0f} s left")
+        else:
+            self._progress(f"{self._name}: {self._done:,} of {self._total:,} tasks, {rest:.0f} s left")

@@ -1,0 +1,136 @@
+"""The last steps: token ids by shard, the files of each side of each source, and the records of all documents."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from preheat.data import indexed
+from preheat.data.document import Document, exclude
+from preheat.data.pipeline.assigning import DIVIDE, GONE, SIDE_NAMES, SIDES, TOKENIZER
+from preheat.data.pipeline.duplicates import gone, library
+from preheat.data.pipeline.plan import Plan
+from preheat.data.pipeline.reading import EXCLUDED, READ, Counts, write_lines
+from preheat.data.pipeline.tasks import Context, Reference, Stage
+from preheat.data.pipeline.texts import Library, labels, texts
+from preheat.data.tokenizer import Tokenizer
+
+DOCUMENTS, EXCLUSIONS = "documents.jsonl", "exclusions.jsonl"
+
+
+def _encode(context: Context, number: int, folder: Path) -> None:
+    """The ids of a shard's documents by side, with a line for each document; the exclusions of its duplicates."""
+    books = library(context)
+    source = context.plan.data.source[context.plan.shards[number].source].name
+    sides = np.load(context.folder(DIVIDE.name) / SIDES, mmap_mode="r")[books.firsts[number] : books.firsts[number + 1]].tolist()
+    tokenizer = _tokenizer(context.folder(TOKENIZER.name))
+    dtype = indexed.dtype_for(tokenizer.vocab_size)
+    names = labels(context.folder(READ.name, number))
+    writers = {side: indexed.Writer(folder / name, dtype) for side, name in SIDE_NAMES.items()}
+    lines = {side: (folder / f"{name}.jsonl").open("w", encoding="utf-8") for side, name in SIDE_NAMES.items()}
+    dropped: dict[int, str] = {}
+    for own, (text, side, label) in enumerate(zip(texts(context.folder(READ.name, number)), sides, names, strict=True)):
+        if side == GONE:
+            dropped[books.firsts[number] + own] = text
+            continue
+        ids = tokenizer.encode_document(text)
+        writers[side].add(ids)
+        row = {"source": source, "split": SIDE_NAMES[side], "id": label, "bytes": len(text.encode()), "tokens": len(ids)}
+        lines[side].write(json.dumps(row, ensure_ascii=False) + "\n")
+    for side in SIDE_NAMES:
+        writers[side].close()
+        lines[side].close()
+    _explain(context, books, source, dropped, folder)
+
+
+def _explain(context: Context, books: Library, source: str, dropped: dict[int, str], folder: Path) -> None:
+    """Write for which document each duplicate went."""
+    stays_for, similar = gone(context)
+    matches = {int(row["number"]): (int(row["kept"]), float(row["similarity"])) for row in similar if int(row["number"]) in dropped}
+    counts, out = Counts(), []
+    for number, text in dropped.items():
+        document = Document(source, _label(context, books, number), text)
+        if number in matches:
+            kept, similarity = matches[number]
+            out.append(exclude(document, "near-duplicate", "similar text", f"to {_address(context, books, kept)}, Jaccard {similarity:.2f}"))
+        else:
+            out.append(exclude(document, "duplicate", "same text", f"as {_address(context, books, int(stays_for[number]))}"))
+    counts.drop(out)
+    counts.save(folder)
+    (folder / EXCLUDED).touch()
+    write_lines(folder / EXCLUDED, out)
+
+
+def _label(context: Context, books: Library, number: int) -> str:
+    shard, own = books.locate(number)
+    return labels(context.folder(READ.name, shard))[own]
+
+
+def _address(context: Context, books: Library, number: int) -> str:
+    shard, _ = books.locate(number)
+    return f"{context.plan.data.source[context.plan.shards[shard].source].name}: {_label(context, books, number)}"
+
+
+@lru_cache(1)
+def _tokenizer(folder: Path) -> Tokenizer:
+    return Tokenizer.load(folder)
+
+
+def _encode_needs(plan: Plan, number: int) -> list[Reference]:
+    return [(READ.name, number), (DIVIDE.name, 0), (TOKENIZER.name, 0)]
+
+
+ENCODE = Stage(
+    "encode", lambda plan: len(plan.shards), _encode, lambda plan, number: plan.data.source[plan.shards[number].source].name, _encode_needs
+)
+
+
+def _merge(context: Context, number: int, folder: Path) -> None:
+    """The two files of a side of a source, and the lines of its documents."""
+    source, side = _side(context.plan, number)
+    name = context.plan.data.source[source].name
+    parts = [context.folder(ENCODE.name, shard) for shard in context.plan.shards_of(source)]
+    dtype = indexed.dtype_for(_tokenizer(context.folder(TOKENIZER.name)).vocab_size)
+    indexed.merge([part / side for part in parts], folder / f"{name}_{side}", dtype)
+    _joined((part / f"{side}.jsonl" for part in parts), folder / DOCUMENTS)
+
+
+def _side(plan: Plan, number: int) -> tuple[int, str]:
+    return number // 2, list(SIDE_NAMES.values())[number % 2]
+
+
+def _merge_needs(plan: Plan, number: int) -> list[Reference]:
+    return [(TOKENIZER.name, 0), *((ENCODE.name, shard) for shard in plan.shards_of(_side(plan, number)[0]))]
+
+
+MERGE = Stage(
+    "merge", lambda plan: 2 * len(plan.data.source), _merge, lambda plan, number: plan.data.source[_side(plan, number)[0]].name, _merge_needs
+)
+
+
+def _list(context: Context, number: int, folder: Path) -> None:
+    """The lines of all documents, and of all that went: a source after the other, and in it those that went first."""
+    plan = context.plan
+    _joined((context.folder(MERGE.name, task) / DOCUMENTS for task in range(MERGE.count(plan))), folder / DOCUMENTS)
+    stages = [(source, stage) for source in range(len(plan.data.source)) for stage in (READ.name, ENCODE.name)]
+    parts = (context.folder(stage, shard) / EXCLUDED for source, stage in stages for shard in plan.shards_of(source))
+    _joined(parts, folder / EXCLUSIONS)
+
+
+def _list_needs(plan: Plan, number: int) -> list[Reference]:
+    return [(MERGE.name, task) for task in range(MERGE.count(plan))]
+
+
+LIST = Stage("list", lambda plan: 1, _list, lambda plan, number: None, _list_needs)
+
+
+def _joined(parts: Iterator[Path], out: Path) -> None:
+    with out.open("wb") as stream:
+        for path in parts:
+            with path.open("rb") as part:
+                shutil.copyfileobj(part, stream, 1 << 20)

@@ -1,0 +1,106 @@
+"""The files inside zip and tar archives, read in place: nothing is ever written to disk, so no member's name can lead anywhere."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO, cast
+
+from preheat.data.document import File
+from preheat.data.read import streams
+from preheat.data.read.streams import Damage, packing, pieces, unpacked
+
+_TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
+
+
+@dataclass(frozen=True)
+class Member:
+    """A file of an archive: its name, how its bytes come, and a fault that keeps it from being read at all."""
+
+    name: str
+    content: Iterator[bytes]
+    fault: str = ""
+
+
+def is_archive(name: str) -> bool:
+    """Whether a file is a zip or a tar by its name."""
+    return name.lower().endswith((".zip", *_TARS))
+
+
+def members(file: File) -> Iterator[Member]:
+    """The files of an archive in its own order; each must be read before the next is asked for.
+
+    Raises:
+        OSError: the archive cannot be opened.
+        Damage: the rest of the archive cannot be read.
+    """
+    with streams.open_file(file) as stream:
+        yield from _zipped(stream) if file.path.lower().endswith(".zip") else _tarred(stream, file)
+
+
+def _zipped(stream: BinaryIO) -> Iterator[Member]:
+    try:
+        with zipfile.ZipFile(stream) as archive:
+            for entry in archive.infolist():
+                if entry.is_dir():
+                    continue
+                fault = "encrypted" if entry.flag_bits & 1 else _nested(entry.filename)
+                yield Member(entry.filename, iter(()) if fault else _member(_unzipped(archive, entry), entry.filename), fault)
+    except zipfile.BadZipFile as error:
+        raise Damage(str(error)) from None
+
+
+def _unzipped(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Iterator[bytes]:
+    made = 0
+    try:
+        with archive.open(entry) as content:
+            for piece in pieces(cast(BinaryIO, content)):
+                made += len(piece)
+                if made > streams.RATIO_FROM and made > streams.MAX_RATIO * entry.compress_size:
+                    raise Damage(f"it unpacks to more than {streams.MAX_RATIO} times its size")
+                yield piece
+    except (zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError) as error:
+        raise Damage(str(error)) from None
+
+
+def _tarred(stream: BinaryIO, file: File) -> Iterator[Member]:
+    source = cast(BinaryIO, _Unpacked(unpacked(pieces(stream), packing(file.path))))
+    try:
+        with tarfile.open(fileobj=source, mode="r|") as archive:
+            for entry in archive:
+                content = archive.extractfile(entry) if entry.isreg() else None
+                if content is None:
+                    continue
+                # A sparse file is mostly holes that take no space in the archive.
+                fault = "sparse file" if entry.issparse() else _nested(entry.name)
+                yield Member(entry.name, iter(()) if fault else _member(pieces(cast(BinaryIO, content)), entry.name), fault)
+    except tarfile.ReadError as error:
+        raise Damage(str(error)) from None
+
+
+def _nested(name: str) -> str:
+    return "archive inside an archive" if is_archive(name) else ""
+
+
+def _member(content: Iterator[bytes], name: str) -> Iterator[bytes]:
+    return unpacked(content, packing(name))
+
+
+class _Unpacked(io.RawIOBase):
+    """Pieces of bytes as a file that can be read forwards, as tarfile wants it."""
+
+    def __init__(self, content: Iterator[bytes]) -> None:
+        self._content, self._rest = content, b""
+
+    def read(self, size: int = -1) -> bytes:
+        while len(self._rest) < size:
+            piece = next(self._content, None)
+            if piece is None:
+                break
+            self._rest += piece
+        out, self._rest = self._rest[:size], self._rest[size:]
+        return out

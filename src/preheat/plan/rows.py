@@ -1,0 +1,291 @@
+"""Published runs from a CSV file: what ran where in which layout, and the throughput and memory that somebody measured."""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from preheat.arithmetic import dense_layers, flops_per_token, head_dim, parameters
+from preheat.arithmetic.parameters import value_dim
+from preheat.errors import PreheatError, refuse
+from preheat.hardware import Gpu, find
+from preheat.plan.published import UnknownModel, architecture, plain
+from preheat.recipe import Model, Parallel, Recompute
+
+_NEEDED = ("source", "model", "hardware", "num_gpus", "seq_len", "TP", "PP", "tokens_s_gpu", "tflops_gpu", "step_time_s")
+_COLUMNS = {"layers": "layers", "hidden": "hidden", "heads": "heads", "kv_heads": "kv_heads", "ffn": "ffn_hidden", "vocab": "vocab_size"}
+_ROOM = 1.02
+"""How far above a card's peak a figure may lie by rounding before it is taken for a slip of the pen."""
+
+
+class Skip(Exception):
+    """A row that names too little, or nothing that preheat plans; the message is the reason."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One published run."""
+
+    id: str
+    source: str
+    name: str
+    model: Model
+    gpu: Gpu
+    ranks: int
+    precision: str
+    """As `kernels.Device.of` takes it."""
+    software: str
+    """As in `constants.toml`."""
+    seq_len: int
+    micro_batch: int
+    global_batch: int
+    parallel: Parallel
+    tokens_per_s_per_gpu: float | None
+    """Measured; None where `no_throughput` says why."""
+    no_throughput: str
+    memory: float | None
+    """Bytes measured on a GPU, of the kind that `memory_kind` says."""
+    memory_kind: str
+    notes: str
+
+    @property
+    def sparse(self) -> bool:
+        return dense_layers(self.model) < self.model.layers
+
+
+@dataclass
+class Runs:
+    """The rows of a file."""
+
+    used: list[Run] = field(default_factory=list)
+    skipped: Counter[str] = field(default_factory=Counter)
+    """Reason -> rows."""
+
+
+def read_runs(file: Path) -> Runs:
+    """Read a table of published runs.
+
+    Raises:
+        PreheatError: the file can't be read, or lacks a column that every row needs.
+    """
+    runs = Runs()
+    try:
+        with file.open(newline="", encoding="utf-8-sig") as lines:
+            reader = csv.DictReader(lines)
+            missing = [name for name in _NEEDED if name not in (reader.fieldnames or ())]
+            if missing:
+                refuse(
+                    "plan.runs",
+                    f"no column {', '.join(missing)}",
+                    "the columns of published runs",
+                    "See docs/planner-accuracy.md",
+                    file=file,
+                )
+            for row in reader:
+                try:
+                    runs.used.append(_run({key: (value or "").strip() for key, value in row.items() if isinstance(key, str)}))
+                except Skip as reason:
+                    runs.skipped[str(reason)] += 1
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        refuse("plan.runs", f"can't read the table: {error}", "a CSV file in UTF-8", "Name another file", file=file)
+    return runs
+
+
+def _run(row: dict[str, str]) -> Run:
+    if row.get("phase", "") not in ("", "pretrain", "sft"):
+        raise Skip(f"not pretraining: {row['phase'][:40]}")
+    gpu = _gpu(row["hardware"])
+    ranks = _required(row, "num_gpus", "the number of GPUs is not named")
+    seq_len = _required(row, "seq_len", "the sequence length is not named")
+    tensor, pipeline = (_required(row, axis, "the layout is not named") for axis in ("TP", "PP"))
+    columns = {word: value for column, word in _COLUMNS.items() if (value := _whole(row, column))}
+    columns |= {word: value for word in ("experts", "topk") if (value := _whole(row, word))}
+    try:
+        model = architecture(row["model"], columns, pipeline)
+    except UnknownModel as reason:
+        raise Skip(str(reason)) from None
+    software = _software(row, gpu)
+    parallel = _parallel(row, ranks, tensor, pipeline, model, software)
+    micro_batch = _whole(row, "micro_batch") or 1
+    replicas = ranks // (tensor * pipeline * parallel.context)
+    if replicas < 1 or ranks % (tensor * pipeline * parallel.context) or ranks % (parallel.expert * parallel.expert_tensor * pipeline):
+        raise Skip("the layout does not divide the GPUs")
+    if (named := _whole(row, "DP")) and named != replicas:
+        raise Skip("the layout does not multiply to the GPUs")
+    global_batch = _whole(row, "global_batch")
+    if global_batch is None:
+        if pipeline > 1:
+            raise Skip("a pipeline without a global batch")
+        accumulated = re.search(r"micro_num (\d+)", row.get("notes", ""))
+        global_batch = micro_batch * replicas * (int(accumulated[1]) if accumulated else 1)
+    precision = _precision(row.get("precision", ""), gpu)
+    throughput, why = _throughput(row, model, gpu, precision, ranks, seq_len, global_batch, parallel, software)
+    memory = _number(row, "memory_GiB")
+    printed = _number(row, "memory_GB_printed")
+    bytes_used = memory * 2**30 if memory else printed * 1e9 if printed else None
+    if throughput is None and bytes_used is None:
+        raise Skip(why)
+    return Run(
+        row.get("id", ""),
+        row["source"],
+        row["model"],
+        model,
+        gpu,
+        ranks,
+        precision,
+        software,
+        seq_len,
+        micro_batch,
+        global_batch,
+        parallel,
+        throughput,
+        why,
+        bytes_used,
+        row.get("memory_kind", ""),
+        row.get("notes", ""),
+    )
+
+
+def _gpu(name: str) -> Gpu:
+    bare = re.sub(r"\(.*?\)", "", name).strip()
+    if bare.upper().startswith("TPU"):
+        raise Skip("not a GPU: TPU")
+    try:
+        return find(bare)
+    except PreheatError:
+        raise Skip(f"unknown hardware: {bare[:40] or 'none named'}") from None
+
+
+def _software(row: dict[str, str], gpu: Gpu) -> str:
+    """Which kind of program ran: by what the row calls its source, else by age and sharding."""
+    said = f"{row['source']} {row.get('path', '')}".lower()
+    if "bigscience" in said or gpu.generation == "volta":
+        return "megatron-2021"
+    if "megatron-lm" in said and gpu.generation == "ampere" and row.get("precision", "").upper().startswith("FP16"):
+        return "megatron-2021"
+    if any(name in said for name in ("foundry", "nanotron", "internevo", "nanogpt", "torchtitan", "olmo", "lingua")):
+        return "pytorch"
+    if any(name in said for name in ("megatron", "nemo", "nvidia")) or row.get("FSDP", "") in ("", "0"):
+        return "megatron-2026" if (_month(row.get("ref", "")) or (26 if "bridge" in said else 0, 6)) >= (26, 6) else "megatron"
+    return "pytorch"
+
+
+def _month(ref: str) -> tuple[int, int] | None:
+    """Year and month of NVIDIA's container or of the date that a row refers to; None when it names neither."""
+    found = re.match(r"(?:20)?(\d\d)[.-](\d\d)\b", ref)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def _parallel(row: dict[str, str], ranks: int, tensor: int, pipeline: int, model: Model, software: str) -> Parallel:
+    sharded = row.get("FSDP", "")
+    optimizer = row.get("dist_opt", "")
+    if sharded not in ("", "0", "1", "N", "NO_SHARD"):
+        sharding = "full"
+    elif optimizer in ("Y", "ZeRO-1") or optimizer.startswith("zero1") or (not optimizer and software in ("megatron", "megatron-2026")):
+        sharding = "optimizer"
+    else:
+        sharding = "none"
+    said = row.get("recompute", "").lower()
+    if not said:
+        said = "full" if software == "megatron-2021" else "none"
+    kind = "full" if said.startswith("full") else "selective" if "attn" in said else "none"
+    virtual = _whole(row, "VP") or 1
+    context = _whole(row, "CP") or 1
+    replicas = ranks // (tensor * pipeline * context)
+    shards = re.fullmatch(r"zero1=(\d+)", optimizer)
+    replicate = replicas // int(shards[1]) if shards and int(shards[1]) > 0 and not replicas % int(shards[1]) else 1
+    return Parallel(
+        tensor=tensor,
+        pipeline=pipeline,
+        virtual_pipeline=virtual,
+        context=context,
+        replicate=replicate,
+        expert=_whole(row, "EP") or 1 if model.experts is not None else 1,
+        expert_tensor=_whole(row, "ETP") or 1 if model.experts is not None else 1,
+        sequence=tensor > 1 and software != "megatron-2021" and row.get("SP", "") != "N",
+        sharding=sharding,
+        schedule="interleaved" if virtual > 1 else "1f1b",
+        recompute=Recompute(kind=kind),
+    )
+
+
+def _precision(said: str, gpu: Gpu) -> str:
+    word = said.lower()
+    if "fp4" in word:
+        found = "fp4"
+    elif "mx" in word or "finer" in word:
+        found = "mxfp8" if "mxfp8" in gpu.peaks else "fp8"
+    elif "fp8" in word:
+        found = "fp8"
+    elif "fp32" in word:
+        found = "fp32"
+    else:
+        found = "fp16" if "fp16" in word or "bf16" not in gpu.peaks else "bf16"
+    if found not in gpu.peaks:
+        raise Skip(f"{gpu.name} does not multiply in {found}")
+    return found
+
+
+def _throughput(
+    row: dict[str, str],
+    model: Model,
+    gpu: Gpu,
+    precision: str,
+    ranks: int,
+    seq_len: int,
+    global_batch: int,
+    parallel: Parallel,
+    software: str,
+) -> tuple[float | None, str]:
+    """Tokens/s of a GPU from the first figure that the row states, or why there is none to compare with."""
+    if "golden values" in row["source"].lower():
+        return None, "a functional test, timed under settings for reproducible numbers"
+    if ranks > 1 and model.hidden < 512:
+        return None, "a model too small to time"
+    square = 6 * parameters(model).multiplied + 6 * model.layers * model.heads * (head_dim(model) + value_dim(model)) * seq_len
+    counted = flops_per_token(model, seq_len, parallel.tensor).megatron if "megatron-bridge" in row["source"].lower() else square
+    peak = gpu.peak(precision)
+    if rate := _number(row, "tokens_s_gpu"):
+        found = rate
+    elif (seconds := _number(row, "step_time_s")) and _whole(row, "global_batch"):
+        found = global_batch * seq_len / seconds / ranks
+    elif flops := _number(row, "tflops_gpu"):
+        if software == "megatron-2021" and parallel.recompute.kind == "full":
+            counted = counted * 4 // 3  # as those programs counted what they computed again
+        found = flops * 1e12 / counted
+    elif share := _number(row, "mfu_pct"):
+        found = share / 100 * peak / counted
+    else:
+        return None, "no throughput is stated"
+    if found * flops_per_token(model, seq_len).causal > _ROOM * peak:
+        return None, "the stated figure lies above the GPU's peak"
+    return found, ""
+
+
+def _required(row: dict[str, str], column: str, reason: str) -> int:
+    value = _whole(row, column)
+    if value is None:
+        raise Skip(reason)
+    return value
+
+
+def _whole(row: dict[str, str], column: str) -> int | None:
+    value = _number(row, column)
+    return int(value) if value is not None and value == int(value) and value < 1e12 else None
+
+
+def _number(row: dict[str, str], column: str) -> float | None:
+    """A positive number, or None for a blank, a text or something else that is none."""
+    text = row.get(column, "").replace(",", "").replace("_", "").rstrip("%")
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) and value > 0 else None
+
+
+__all__ = ["Run", "Runs", "plain", "read_runs"]

@@ -1,0 +1,47 @@
+"""What can't be trained, refused before anything is written: by this version, over these processes, or on this data."""
+
+from __future__ import annotations
+
+from preheat.arithmetic import Timeline, layout
+from preheat.check import untrained
+from preheat.data import Manifest
+from preheat.errors import PreheatError, refuse
+from preheat.recipe import Loaded, Recipe
+from preheat.train.ranks import world_size
+
+
+def refuse_untrained(loaded: Loaded) -> None:
+    """Refuse, by the names of `preheat check`'s rules, what this version does not train."""
+    problems = untrained(loaded, world_size())
+    if problems:
+        raise PreheatError(*problems)
+
+
+def refuse_layout(recipe: Recipe) -> None:
+    """The layout divides the processes, and each batch divides among the replicas and micro-batches."""
+    try:
+        sizes = layout(recipe.parallel, world_size())
+    except ValueError as error:
+        refuse("train.layout", str(error), "", "Start as many processes as the layout needs: --nproc, or torchrun")
+    for segment in Timeline(recipe).segments:
+        own, rest = divmod(segment.batch_size, sizes.dense_dp)
+        got = f"stage {segment.stage.name}: a batch of {segment.batch_size} samples"
+        if rest:
+            refuse("train.batch", got, f"{sizes.dense_dp} replicas", "Change the batch or the number of processes")
+        if recipe.parallel.pipeline > 1 and own % segment.micro_size:
+            want = f"{sizes.dense_dp} replicas of whole micro-batches of {segment.micro_size}: a pipeline takes no smaller one"
+            refuse("train.batch", got, want, "Change the batch, batch.micro_size or the number of processes")
+
+
+def refuse_small_corpus(recipe: Recipe, timeline: Timeline, manifest: Manifest) -> None:
+    """One batch must not read a text twice: the sources of a stage hold at least the tokens of its largest batch."""
+    for segment in timeline.segments:
+        available = sum(manifest.source(name).train.tokens for name in segment.stage.mix)
+        needed = segment.batch_size * segment.seq_len
+        if available < needed:
+            refuse(
+                "data.too-small",
+                f"the sources of stage {segment.stage.name} have {available:_} training tokens",
+                f"one batch of {segment.batch_size} x {segment.seq_len} takes {needed:_}",
+                "Add text, or lower batch.global_size",
+            )
