@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from preheat.data import dedup
+from preheat.data.dedup.shingles import Shingles
 
 WORDS = [f"w{i:x}" for i in range(4000)]
 
@@ -34,9 +35,18 @@ def jaccard(a, b):
 
 
 def near(texts, threshold=0.5):
-    shingler = dedup.Shingler()
-    bands = dedup.bands([shingler.shingles(text) for text in texts])
-    return dedup.near_duplicates(texts, [dedup.key(text) for text in texts], bands, threshold)
+    """Number of each document that goes -> its match, in the way the pipeline asks for it: by groups, the longest document first."""
+    bands = dedup.bands(dedup.shingles(texts))
+    everyone = np.arange(len(texts))
+    members, roots = dedup.groups([dedup.equal_bands(band, everyone) for band in bands])
+    order = sorted(range(len(members)), key=lambda i: (roots[i], -len(texts[members[i]]), dedup.key(texts[members[i]])))
+    ranked = members[order].tolist()
+
+    def load(numbers):
+        found = dedup.shingles([texts[number] for number in numbers])
+        return (found.distinct(i) for i in range(len(found)))
+
+    return dedup.near_duplicates(ranked, roots[order], bands[:, ranked], load, threshold)
 
 
 def test_same_text_but_for_case_and_space():
@@ -47,9 +57,28 @@ def test_same_text_but_for_case_and_space():
     assert len({*keys, dedup.key("the union!"), dedup.key("theunion")}) == 4
 
 
+def exact(keys, *ranks):
+    return dedup.exact_duplicates(
+        np.array([np.frombuffer(key, "<u8") for key in keys]).reshape(-1, 4), tuple(map(np.array, ranks))
+    ).tolist()
+
+
 def test_which_exact_duplicate_stays():
-    keys = [dedup.key(text) for text in ("a", "b", "A", "a ", "b")]
-    assert dedup.exact_duplicates(keys, [3, 1, 2, 4, 0]) == {0: 2, 3: 2, 1: 4}
+    keys = [dedup.key(text) for text in ("a", "b", "A", "a ", "b", "c")]
+    assert exact(keys, [3, 1, 2, 4, 0, 0]) == [2, 4, -1, 2, -1, -1]
+    assert exact(keys, [0] * 6) == [-1, -1, 0, 0, 1, -1]
+    assert exact(keys, [0] * 6, [5, 4, 3, 2, 1, 0]) == [3, 4, 3, -1, -1, -1]
+    assert exact([], []) == []
+
+
+@given(st.lists(st.tuples(st.binary(min_size=1, max_size=1), st.integers(0, 2), st.integers(0, 2))))
+def test_exact_duplicates_as_a_dictionary_would_find_them(rows):
+    """Also where only the first 64 of the 256 bits are the same."""
+    keys = [bytes(8) + key * 24 for key, *_ in rows]
+    best = {key: min((rank, second, n) for n, (k, rank, second) in enumerate(rows) if k == key[-1:]) for key in keys}
+    assert exact(keys, [r for _, r, _ in rows], [s for *_, s in rows]) == [
+        -1 if best[k][2] == n else best[k][2] for n, k in enumerate(keys)
+    ]
 
 
 @pytest.mark.parametrize(("share", "least"), [(0.0, 1.0), (0.01, 1.0), (0.05, 0.97)])
@@ -109,10 +138,99 @@ def test_short_documents_are_alike_only_if_equal():
     assert len(near(["the cat sat", "The cat, sat."])) == 1
 
 
-def test_values_do_not_depend_on_the_process():
-    # Fixed by BLAKE2b and integer arithmetic; Python's own hash() of a text differs from run to run.
-    values = dedup.Shingler().shingles("one two three four five six")
-    assert len(values) == 2
-    fresh = dedup.Shingler()
-    fresh.shingles("six five four three two one")
-    assert np.array_equal(fresh.shingles("One two, three four five SIX."), values)
+def test_shingles_are_the_sets_of_words_that_a_regular_expression_finds():
+    texts = [page(i, 30 + i) for i in range(9)] + [
+        "Don't \u201cquote\u201d x_y caf\u00e9 \u00c9T\u00c9 1,000 b-c d. e f",
+        "a b c d",
+        "",
+        "ÄÖ ß\u0301 x y z q",
+    ]
+    found = dedup.shingles(texts)
+    for number, text in enumerate(texts):
+        assert len(found.distinct(number)) == max(len({tuple(g) for g in windows(re.findall(r"\w+", text.casefold()))}), 1)
+    for a in range(len(texts)):
+        for b in range(a):
+            common = five_grams(texts[a]) & five_grams(texts[b])
+            assert len(np.intersect1d(found.distinct(a), found.distinct(b))) == len(common)
+
+
+def windows(words):
+    return [words[i : i + 5] for i in range(len(words) - 4)]
+
+
+def test_a_script_without_spaces_has_a_word_a_character():
+    sentence = "机器学习模型需要大量的高质量文本数据"
+    assert len(dedup.shingles([sentence]).hashes) == len(sentence) - 4
+    assert near([sentence * 3, sentence * 3 + "。再见"]) != {}
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.text("ab c我_\n.", max_size=40), max_size=12), st.integers(1, 60))
+def test_values_depend_on_the_text_alone(texts, size):
+    """Not on the process, the other texts of the batch, or where in it a text stands. A text longer than a slice is cut between words."""
+    together = dedup.shingles(texts)
+    for number, text in enumerate(texts):
+        alone = dedup.shingles([text])
+        assert np.array_equal(alone.hashes, together.hashes[together.offsets[number] : together.offsets[number + 1]])
+
+
+def test_a_long_text_is_cut_between_words(monkeypatch):
+    text = page(1, 400)
+    whole = dedup.shingles([text]).hashes
+    monkeypatch.setattr("preheat.data.dedup.shingles.SLICE", 100)
+    assert np.array_equal(dedup.shingles([text]).hashes, whole)
+
+
+def test_values_are_the_same_in_every_process():
+    # Fixed by integer arithmetic; Python's own hash() of a text differs from run to run.
+    assert dedup.shingles(["one two three four five six"]).hashes.tolist() == [13137730515124157670, 10966156599953603913]
+
+
+def test_the_s_curve_is_met():
+    """Pairs of a known similarity become candidates as often as the formula says (Leskovec, Rajaraman, Ullman, section 3.4)."""
+    generator = random.Random(5)
+    for overlap, least in ((40, 0.33), (60, 0.6)):
+        caught, similarities = 0, []
+        for _ in range(150):
+            shared = [generator.getrandbits(64) for _ in range(overlap)]
+            sets = [np.array(shared + [generator.getrandbits(64) for _ in range(100 - overlap)], np.uint64) for _ in range(2)]
+            both = dedup.bands(Shingles(np.concatenate(sets), np.array([0, 100, 200])))
+            caught += bool((both[:, 0] == both[:, 1]).any())
+            similarities.append(overlap / (200 - overlap))
+        expected = dedup.caught(similarities[0])
+        assert expected == pytest.approx(1 - (1 - similarities[0] ** 4) ** 32)
+        assert abs(caught / 150 - expected) < 4 * (expected * (1 - expected) / 150) ** 0.5 + 1e-9, least
+
+
+def test_groups_are_the_connected_components():
+    edges = [(5, 1), (9, 5), (2, 7), (12, 11), (11, 10), (10, 9)]
+    members, roots = dedup.groups([(np.array([a for a, _ in edges]), np.array([b for _, b in edges]))])
+    assert dict(zip(members.tolist(), roots.tolist(), strict=True)) == {1: 1, 5: 1, 9: 1, 10: 1, 11: 1, 12: 1, 2: 2, 7: 2}
+    assert len(dedup.groups([])[0]) == 0
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=60))
+def test_groups_as_a_search_would_find_them(edges):
+    reach = {a: {a} for edge in edges for a in edge}
+    for a, b in edges:
+        union = reach[a] | reach[b]
+        for member in union:
+            reach[member] = union
+    members, roots = dedup.groups([(np.array([a for a, _ in edges], np.int64), np.array([b for _, b in edges], np.int64))])
+    assert dict(zip(members.tolist(), roots.tolist(), strict=True)) == {a: min(reach[a]) for a in reach}
+
+
+def test_little_memory_changes_nothing(monkeypatch):
+    texts = [edited(page(i // 8), 0.03, i) for i in range(48)]
+    expected = near(texts)
+    assert expected
+    monkeypatch.setattr("preheat.data.dedup.near.CACHE_BYTES", 1)
+    assert near(texts) == expected
+
+
+def test_boilerplate_that_everyone_shares_costs_no_square(monkeypatch):
+    """A band that more documents share than are compared: copies are still found, by their other bands."""
+    monkeypatch.setattr("preheat.data.dedup.near.BUCKET", 4)
+    boilerplate = page("boilerplate", 100)
+    texts = [f"{boilerplate} {page(i)}" for i in range(60)] + [f"{boilerplate} {edited(page(i), 0.01, i)} more" for i in range(10)]
+    assert set(near(texts)) == set(range(10))

@@ -145,6 +145,7 @@ def test_jsonl_keeps_every_good_record(tmp_path):
     assert found == {
         "a.jsonl:1": "first",
         "a.jsonl:12": "\ufffd lone",
+        "a.jsonl:13": "nul  and  raw",
         "a.jsonl:14": "nul  and  raw\nnext",
         "a.jsonl:16": "last key wins",
     }
@@ -159,7 +160,6 @@ def test_jsonl_keeps_every_good_record(tmp_path):
         "a.jsonl:9": "no field 'text'",
         "a.jsonl:10": "field 'text' is no text",
         "a.jsonl:11": "empty",
-        "a.jsonl:13": broken,  # Python refuses integers of more than 4,300 digits.
         "a.jsonl:15": broken,
         "a.jsonl:17": broken,
     }
@@ -180,8 +180,7 @@ def test_jsonl_gz_is_read_up_to_the_damage(tmp_path):
     assert 5_000 < len(cut) < 15_000
     assert cut == [row["body"] for row in rows[: len(cut)]]
     assert sum(id.startswith("whole") for id in found) == 20_000
-    assert reading.repaired["damaged archives read up to the damage"] == 2
-    assert set(reasons(reading).values()) <= {"broken JSON"}
+    assert reasons(reading) == {"cut.jsonl.gz": "damaged file", "fake.jsonl.gz": "damaged file"}
 
 
 def test_files_without_documents_are_fine(tmp_path):

@@ -2,17 +2,24 @@
 
 import hashlib
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from preheat.data.split import held_out
+from preheat.data import split
 from preheat.errors import PreheatError
 from preheat.units import Quantity
 
 
 def keys(count, start=0):
     return [hashlib.sha256(str(i).encode()).digest() for i in range(start, start + count)]
+
+
+def held_out(source, keys, amount):
+    """Numbers of the held-out documents."""
+    positions = np.array([split.position(key) for key in keys], np.uint64)
+    return set(np.flatnonzero(split.held_out(source, positions, amount)).tolist())
 
 
 def share(text):

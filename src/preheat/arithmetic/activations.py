@@ -7,7 +7,7 @@ two dropout masks (2); its 5 bytes per score of a head are softmax (2), dropout'
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from preheat.arithmetic.parameters import head_dim, kv_heads, value_dim
 from preheat.arithmetic.programs import Program
@@ -32,104 +32,110 @@ class Kept:
     """Per key of the sequence: attention that holds its scores; divided over tensor ranks."""
 
     def __add__(self, other: Kept) -> Kept:
-        return Kept(*(mine + its for mine, its in zip(self.parts, other.parts, strict=True)))
+        return Kept(*(getattr(self, name) + getattr(other, name) for name in _FIELDS))
 
-    @property
-    def parts(self) -> tuple[float, float, float, float, float, float]:
-        return self.stream, self.inputs, self.split, self.routed, self.routed_inputs, self.scores
+
+_FIELDS = tuple(field.name for field in fields(Kept))
 
 
 @dataclass(frozen=True)
 class LayerKept:
     """What one layer keeps, by what recomputation can spare."""
 
-    entry: float
-    """Bytes per token of the layer's input: all that is kept of a layer that is recomputed as a whole. Divided like the stream."""
+    entry: Kept
+    """The layer's input: all that is kept of a layer that is recomputed as a whole."""
     attention: Kept
     """Both norms' inputs, the attention and its dropout; without `scores`, which `selective` recomputes."""
     scores: Kept
     feed_forward: Kept
 
-    @property
-    def every(self) -> Kept:
-        return self.attention + self.scores + self.feed_forward
+
+class _Sizes:
+    """Bytes of an element, by what it is."""
+
+    def __init__(self, precision: Precision, program: Program) -> None:
+        whole = precision.compute == "fp32"
+        self.kept = 4 if whole else 2
+        self.product = 1 if precision.compute == "fp8" and program.keeps_fp8 else self.kept
+        """What a product reads."""
+        self.stream = max(program.stream, self.kept)
+        """The residual stream, and what is normalised."""
+        self.rounded_apart = self.stream > self.kept and not program.joint_projections
+        """Each product that reads what a norm wrote rounds it for itself, and keeps that."""
 
 
 def layer_kept(model: Model, precision: Precision, program: Program, *, sparse: bool) -> LayerKept:
     """What a layer with a dense feed-forward keeps, or (`sparse`) one with experts."""
-    element = 4 if precision.compute == "fp32" else 2
-    stream = max(program.stream, element)
-    mask = 1 if model.dropout else 0
-    around = Kept(stream=2 * (stream + mask) * model.hidden)
-    mla = model.mla
-    attention = _attention(model, precision, program) if mla is None else _latent_attention(model, mla, precision, program)
+    sizes = _Sizes(precision, program)
+    around = Kept(stream=2 * (sizes.stream + (1 if model.dropout else 0)) * model.hidden)
+    attention = _attention(model, sizes) if model.mla is None else _latent_attention(model, model.mla, sizes, program)
     scores = Kept()
     if not program.fused_attention:
-        scores = Kept(scores=(element + (1 + element if model.dropout else 0)) * model.heads)
+        scores = Kept(scores=(sizes.kept + (1 + sizes.kept if model.dropout else 0)) * model.heads)
     if sparse and model.experts is not None:
-        feed_forward = _experts(model, model.experts, precision, program)
+        feed_forward = _experts(model, model.experts, sizes, program)
     else:
-        feed_forward = _feed_forward(model, model.ffn_hidden, precision, program)
-    return LayerKept(stream * model.hidden, around + attention, scores, feed_forward)
+        feed_forward = _feed_forward(model, model.ffn_hidden, sizes, program)
+    return LayerKept(Kept(stream=sizes.stream * model.hidden), around + attention, scores, feed_forward)
 
 
 def head_kept(model: Model, precision: Precision, program: Program) -> Kept:
-    """The final norm and the input of the head."""
-    element = 4 if precision.compute == "fp32" else 2
-    return Kept(stream=max(program.stream, element) * model.hidden, inputs=element * model.hidden)
+    """The final norm, and the input of the head; of a loss that runs in chunks that input's gradient, which is computed along with it."""
+    sizes = _Sizes(precision, program)
+    return Kept(stream=sizes.stream * model.hidden, inputs=(sizes.kept if program.logit_bytes else sizes.stream) * model.hidden)
 
 
 def prediction_kept(model: Model, precision: Precision, program: Program) -> Kept:
     """What a layer that predicts further tokens keeps beside a transformer layer: two norms, the projection of both, a final norm."""
-    element = 4 if precision.compute == "fp32" else 2
-    return Kept(stream=3 * max(program.stream, element) * model.hidden, inputs=3 * element * model.hidden)
+    sizes = _Sizes(precision, program)
+    return Kept(stream=3 * sizes.stream * model.hidden, inputs=3 * sizes.kept * model.hidden)
 
 
-def _product(precision: Precision) -> int:
-    """Bytes of an element of a product's input: fp8 keeps what it multiplied."""
-    return {"fp32": 4, "fp8": 1}.get(precision.compute, 2)
-
-
-def _attention(model: Model, precision: Precision, program: Program) -> Kept:
-    element, product = 4 if precision.compute == "fp32" else 2, _product(precision)
+def _attention(model: Model, sizes: _Sizes) -> Kept:
     query, key_value = model.heads * head_dim(model), kv_heads(model) * head_dim(model)
-    inputs = product * model.hidden * (1 if program.joint_projections else 3)
-    out = (element + product if precision.compute == "fp8" else element) * query
-    normed = element * (query + key_value) if model.qk_norm else 0
-    return Kept(inputs=inputs, split=element * (query + 2 * key_value) + out + normed + 4 * model.heads)
-
-
-def _latent_attention(model: Model, mla: LatentAttention, precision: Precision, program: Program) -> Kept:
-    """The latents lie along the sequence like the stream: their projections down are not split."""
-    element, product = 4 if precision.compute == "fp32" else 2, _product(precision)
-    latents = (element + product) * (mla.kv_lora_rank + (mla.q_lora_rank or 0)) + element * mla.qk_rope_head_dim
-    inputs = product * model.hidden * (1 if program.joint_projections else 2)
-    heads = model.heads * (2 * head_dim(model) + value_dim(model))
-    out = (element + product if precision.compute == "fp8" else element) * model.heads * value_dim(model)
-    return Kept(stream=latents, inputs=inputs, split=element * heads + out + 4 * model.heads)
-
-
-def _inner(model: Model, precision: Precision, program: Program) -> float:
-    """Bytes per inner unit: what the activation function reads and what the second product does."""
-    element, product = 4 if precision.compute == "fp32" else 2, _product(precision)
-    if model.activation != "swiglu":
-        return element + product
-    return element * (2 if program.fused_gate else 3) + product
-
-
-def _feed_forward(model: Model, width: int, precision: Precision, program: Program) -> Kept:
-    copies = 2 if model.activation == "swiglu" and not program.joint_projections else 1
-    return Kept(inputs=_product(precision) * model.hidden * copies, split=_inner(model, precision, program) * width)
-
-
-def _experts(model: Model, experts: Experts, precision: Precision, program: Program) -> Kept:
-    """The router's scores in fp32 and its input, the chosen experts' rows and inner units, the shared experts."""
-    element, product = 4 if precision.compute == "fp32" else 2, _product(precision)
-    router = Kept(stream=element * model.hidden + 8 * experts.count)
-    output = element * model.hidden if program.keeps_expert_output else 0
-    routed = Kept(
-        routed=experts.active * _inner(model, precision, program) * experts.ffn_hidden,
-        routed_inputs=experts.active * (product * model.hidden + output),
+    normed = sizes.stream * (query + key_value) if model.qk_norm else 0
+    return Kept(
+        inputs=sizes.product * model.hidden * (3 if sizes.rounded_apart else 1),
+        split=sizes.kept * (query + 2 * key_value) + normed + _mixed(model, query, sizes),
     )
-    shared = _feed_forward(model, experts.shared * experts.ffn_hidden, precision, program) if experts.shared else Kept()
+
+
+def _latent_attention(model: Model, mla: LatentAttention, sizes: _Sizes, program: Program) -> Kept:
+    """The latents lie along the sequence like the stream: their projections down are not split."""
+    read = model.heads * (2 * head_dim(model) + value_dim(model))
+    if not program.joint_projections:  # values are a view of keys and values, and the output is brought into another order
+        read += model.heads * (mla.qk_nope_head_dim + mla.v_head_dim)
+    return Kept(
+        stream=(sizes.stream + sizes.product) * (mla.kv_lora_rank + (mla.q_lora_rank or 0)),
+        inputs=sizes.product * model.hidden * (2 if sizes.rounded_apart else 1),
+        split=sizes.kept * read + _mixed(model, model.heads * value_dim(model), sizes),
+    )
+
+
+def _mixed(model: Model, width: int, sizes: _Sizes) -> int:
+    """The output of attention, which the next product reads too, and the logarithms of its normalisers in fp32."""
+    return (sizes.kept if sizes.product == sizes.kept else sizes.kept + sizes.product) * width + 4 * model.heads
+
+
+def _inner(model: Model, sizes: _Sizes, program: Program) -> int:
+    """Bytes per inner unit: what the activation function reads and what the second product does."""
+    if model.activation != "swiglu":
+        return sizes.kept + sizes.product
+    return sizes.kept * (2 if program.fused_gate else 3) + sizes.product
+
+
+def _feed_forward(model: Model, width: int, sizes: _Sizes, program: Program) -> Kept:
+    copies = 2 if model.activation == "swiglu" and sizes.rounded_apart else 1
+    return Kept(inputs=sizes.product * model.hidden * copies, split=_inner(model, sizes, program) * width)
+
+
+def _experts(model: Model, experts: Experts, sizes: _Sizes, program: Program) -> Kept:
+    """The router's input and its scores in fp32, the chosen experts' rows and inner units, the shared experts."""
+    router = Kept(stream=sizes.stream * model.hidden + 8 * experts.count)
+    output = sizes.kept * model.hidden if program.keeps_expert_output else 0
+    routed = Kept(
+        routed=experts.active * _inner(model, sizes, program) * experts.ffn_hidden,
+        routed_inputs=experts.active * (sizes.product * model.hidden + output),
+    )
+    shared = _feed_forward(model, experts.shared * experts.ffn_hidden, sizes, program) if experts.shared else Kept()
     return router + routed + shared

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from math import gcd
 from typing import NamedTuple
 
-from preheat.arithmetic.activations import Kept, head_kept, layer_kept, prediction_kept
+from preheat.arithmetic.activations import Kept, LayerKept, head_kept, layer_kept, prediction_kept
 from preheat.arithmetic.layout import layout
 from preheat.arithmetic.parameters import Blocks, RankParameters, dense_layers, head_dim, kv_heads, padded_vocab, rank_parameters
 from preheat.arithmetic.pipeline import in_flight, pipeline_split
@@ -25,6 +25,8 @@ CUDA_CONTEXT = 500_000_000
 """Kernels and the driver's own, outside of the allocator."""
 COMMUNICATOR = 400_000_000
 """NCCL's buffers for the ranks along one axis, outside of the allocator too."""
+HEADROOM = 0.1
+"""What must be left free of a GPU for a layout to be called one that fits."""
 _ADAMW = Optimizer()
 
 
@@ -52,10 +54,10 @@ def states(
 ) -> States:
     """Bytes for the parameters of one GPU when dense parameters have `dense_replicas` copies and experts `expert_replicas`.
 
-    In mixed precision a parameter has a bf16 or fp16 weight (2), a gradient (4 in fp32) and a master weight (4); FP8 multiplies with
-    copies and keeps the same state. `sharding = "optimizer"` divides the optimizer state by the copies (ZeRO-1, arXiv 1910.02054), `full`
-    all three; weights that are masters themselves are then held once. AdamW keeps two moments; Muon one, but two of the tables outside of
-    the layers (and of norms, which are not counted apart). Moments that are offloaded take no room here.
+    In mixed precision a parameter has a bf16 or fp16 weight (2), a gradient (4 in fp32) and a master weight (4); programs that keep fp8
+    copies have 2 more, one by rows and one by columns. `sharding = "optimizer"` divides the optimizer state by the copies (ZeRO-1, arXiv
+    1910.02054), `full` all three; weights that are masters themselves are then held once. AdamW keeps two moments; Muon one, but two of
+    the tables outside of the layers (and of norms, which are not counted apart). Moments that are offloaded take no room here.
     """
     whole = precision.compute == "fp32"
     weight, gradient, master = (4, 4, 0) if whole else (2, program.gradient, 4 + program.sharded_gradient)
@@ -65,14 +67,13 @@ def states(
     if parallel.offload_optimizer:
         width, master = 0, 0 if program.offloads_masters else master
     shared_weights, shared_gradients, shared_optimizer = _SHARDED[parallel.sharding]
+    copies = 2 * (count.total - count.tables) if precision.compute == "fp8" and program.keeps_fp8 else 0
 
     def size(per_parameter: int, shared: bool, dense: int = count.dense, experts: int = count.experts) -> int:
         return per_parameter * (-(-dense // dense_replicas) - (-experts // expert_replicas) if shared else dense + experts)
 
     second = size(width, shared_optimizer) if optimizer.name == "adamw" else size(width, shared_optimizer, count.tables, 0)
-    return States(
-        size(weight, shared_weights), size(gradient, shared_gradients), size(master + width, shared_optimizer) + second
-    )
+    return States(size(weight, shared_weights) + copies, size(gradient, shared_gradients), size(master + width, shared_optimizer) + second)
 
 
 _SHARDED = {"none": (False, False, False), "optimizer": (False, False, True), "full": (True, True, True)}
@@ -139,10 +140,9 @@ class Memory:
         """What nvidia-smi shows."""
         return sum(size for _, size in self.parts())
 
-    @property
-    def least(self) -> int:
-        """What no allocator can do without: the states and what waits for the backward pass."""
-        return self.states + self.activations
+    def fits(self, usable: int) -> bool:
+        """Whether it stays a tenth below what a process finds on its GPU."""
+        return self.total <= (1 - HEADROOM) * usable
 
     def parts(self) -> Iterator[tuple[str, int]]:
         """Name and bytes of each part."""
@@ -168,16 +168,33 @@ class _Piece(NamedTuple):
     last: bool
 
 
+class _PerLayer(NamedTuple):
+    """Bytes of a micro-batch on one GPU for one layer of a kind."""
+
+    kept: float
+    """As the recipe recomputes, but for layers that are recomputed as a whole."""
+    entry: float
+    """What is kept of those."""
+    every: float
+    """What the forward pass makes of them when it runs again."""
+    scores: float
+    feed_forward: float
+
+
 class MemoryModel:
     """What one model takes under any layout. Whatever does not depend on the layout is computed once, so that a search can ask often."""
 
     def __init__(self, model: Model, precision: Precision, optimizer: Optimizer = _ADAMW, program: Program = PREHEAT) -> None:
         self.model, self.precision, self.optimizer, self.program = model, precision, optimizer, program
         self._blocks = Blocks(model)
-        self._layers = {sparse: layer_kept(model, precision, program, sparse=sparse) for sparse in (False, True)}
+        self._layers = [layer_kept(model, precision, program, sparse=sparse) for sparse in (False, True)]
+        self._dense_layers = dense_layers(model)
         self._head = head_kept(model, precision, program)
         self._prediction = prediction_kept(model, precision, program)
         self._element = 4 if precision.compute == "fp32" else 2
+        self._depths = model.mtp.layers if model.mtp is not None else 0
+        self._keys = 2 * self._element * kv_heads(model) * head_dim(model)
+        self._held: dict[tuple[object, ...], RankParameters] = {}
 
     def per_rank(self, parallel: Parallel, ranks: int, step: Step) -> tuple[Memory, ...]:
         """The fullest moment of a GPU of each pipeline rank, over `ranks` ranks in all.
@@ -185,8 +202,7 @@ class MemoryModel:
         Raises:
             ValueError: the layout does not divide the ranks or the layers.
         """
-        copies = _copies(parallel, ranks)
-        return tuple(self._memory(piece, parallel, copies, step) for piece in _pieces(self.model, parallel))
+        return tuple(self._memories(parallel, ranks, step, self._pieces(parallel)))
 
     def fullest(self, parallel: Parallel, ranks: int, step: Step) -> Memory:
         """Of `per_rank` the largest, computed for those ranks alone of which no earlier one holds the same.
@@ -194,126 +210,139 @@ class MemoryModel:
         Raises:
             ValueError: as `per_rank`.
         """
-        copies, found = _copies(parallel, ranks), {}
-        for piece in _pieces(self.model, parallel):  # an earlier rank has at least as many micro-batches under way
+        found: dict[tuple[object, ...], _Piece] = {}
+        for piece in self._pieces(parallel):  # an earlier rank has at least as many micro-batches under way
             found.setdefault(piece[1:], piece)
-        return max((self._memory(piece, parallel, copies, step) for piece in found.values()), key=lambda memory: memory.total)
+        return max(self._memories(parallel, ranks, step, found.values()), key=lambda memory: memory.total)
 
-    def _memory(self, piece: _Piece, parallel: Parallel, copies: tuple[int, int], step: Step) -> Memory:
-        whole = parallel.pipeline * parallel.virtual_pipeline == 1  # else the head is in another chunk than the embedding
-        count = self._blocks.held(parallel, piece.dense, piece.sparse, piece.first, piece.last and whole)
-        if piece.last and not whole:
-            count += self._blocks.held(parallel, 0, 0, False, True)
-        held = states(count, self.precision, parallel, *copies, self.optimizer, self.program)
-        divided = _Divided(parallel, step, self.program)
-        under_way = in_flight(parallel, piece.rank, step.micro_batches)
-        kept, again = self._kept(piece, parallel, divided)
-        loss = self._loss(parallel, divided) if piece.last else 0.0
-        working = max(again, self._gradients(piece, divided))
-        activations = round(kept * under_way + (divided.bytes(self._head) if piece.last else 0))
-        loss, working = (loss, 0) if loss >= working else (0, working)
-        gathered, buffers = self._gathered(piece, parallel, count), self._buffers(parallel, divided)
+    def _pieces(self, parallel: Parallel) -> tuple[_Piece, ...]:
+        how = parallel.pipeline, parallel.virtual_pipeline, parallel.pipeline_layers, parallel.schedule
+        return _pieces(self.model.layers, self._dense_layers, *how)
+
+    def _memories(self, parallel: Parallel, ranks: int, step: Step, pieces: Iterable[_Piece]) -> Iterator[Memory]:
+        copies = _copies(parallel, ranks)
+        shares = _Shares(parallel, step, self.program)
+        layers = [self._per_layer(kept, parallel, shares) for kept in self._layers]
+        head, loss, buffers = shares.bytes(self._head), self._loss(parallel, shares), self._buffers(parallel, shares, layers[0])
+        depth = self._depths * (layers[self.model.experts is not None].every + shares.bytes(self._prediction)) if self._depths else 0.0
         axes = parallel.tensor, parallel.pipeline, parallel.context, copies[0] // parallel.context, parallel.expert
-        beside = round(activations + loss + working + gathered + buffers)
-        return Memory(
-            piece.rank,
-            held.weights,
-            held.gradients,
-            held.optimizer,
-            activations,
-            round(loss),
-            round(working),
-            round(gathered),
-            round(buffers),
-            self.program.workspace,
-            round(FRAGMENTATION * beside),
-            CUDA_CONTEXT + COMMUNICATOR * sum(size > 1 for size in axes),
-        )
+        outside = CUDA_CONTEXT + COMMUNICATOR * sum(size > 1 for size in axes)
+        for piece in pieces:
+            count = self._count(piece, parallel)
+            held = states(count, self.precision, parallel, *copies, self.optimizer, self.program)
+            kept, working = _kept(piece, parallel, layers)
+            kept += depth if piece.last else 0.0
+            activations = round(kept * in_flight(parallel, piece.rank, step.micro_batches) + (head if piece.last else 0.0))
+            at_loss = round(loss) if piece.last and loss >= working else 0
+            at_work = 0 if at_loss else round(working)
+            gathered = self._gathered(piece, parallel, count)
+            fragmentation = round(FRAGMENTATION * (activations + at_loss + at_work + gathered + buffers))
+            yield Memory(
+                piece.rank,
+                held.weights,
+                held.gradients,
+                held.optimizer,
+                activations,
+                at_loss,
+                at_work,
+                gathered,
+                buffers,
+                self.program.workspace,
+                fragmentation,
+                outside,
+            )
 
-    def _kept(self, piece: _Piece, parallel: Parallel, divided: _Divided) -> tuple[float, float]:
-        """Bytes that a micro-batch keeps on a rank, and those of the largest layer that is computed again."""
-        recompute = parallel.recompute
-        left = 0 if recompute.kind != "full" else piece.dense + piece.sparse if recompute.layers is None else recompute.layers
-        kept = again = 0.0
-        for sparse, layers in ((False, piece.dense), (True, piece.sparse)):
-            of_layer = self._layers[sparse]
-            whole = divided.bytes(of_layer.every)
-            recomputed, left = min(left, layers), max(0, left - layers)
-            once = whole if recompute.kind != "selective" else divided.bytes(of_layer.attention + of_layer.feed_forward)
-            kept += recomputed * divided.bytes(Kept(stream=of_layer.entry)) + (layers - recomputed) * once
-            if layers:
-                again = max(again, whole if recomputed else divided.bytes(of_layer.scores) if recompute.kind == "selective" else 0.0)
-        if piece.last and self.model.mtp is not None:
-            depth = divided.bytes(self._layers[self.model.experts is not None].every) + divided.bytes(self._prediction)
-            kept += self.model.mtp.layers * depth
-        return kept, again
+    def _count(self, piece: _Piece, parallel: Parallel) -> RankParameters:
+        key = (*piece[1:], parallel.tensor, parallel.expert, parallel.expert_tensor, parallel.pipeline * parallel.virtual_pipeline == 1)
+        if key not in self._held:
+            # The head is in another chunk than the embedding unless there is one chunk.
+            joined = piece.last and key[-1] is True
+            count = self._blocks.held(parallel, piece.dense, piece.sparse, piece.first, joined)
+            if piece.last and not joined:
+                count += self._blocks.held(parallel, 0, 0, False, True)
+            self._held[key] = count
+        return self._held[key]
 
-    def _gradients(self, piece: _Piece, divided: _Divided) -> float:
-        """Gradients of a layer's inner activations, as large as these."""
-        kinds = [sparse for sparse, layers in ((False, piece.dense), (True, piece.sparse)) if layers]
-        return max((divided.bytes(self._layers[sparse].feed_forward) for sparse in kinds), default=0.0)
+    def _per_layer(self, kept: LayerKept, parallel: Parallel, shares: _Shares) -> _PerLayer:
+        scores, feed_forward = shares.bytes(kept.scores), shares.bytes(kept.feed_forward)
+        without = shares.bytes(kept.attention) + feed_forward
+        once = without if parallel.recompute.kind == "selective" else without + scores
+        return _PerLayer(once, shares.bytes(kept.entry), without + scores, scores, feed_forward)
 
-    def _loss(self, parallel: Parallel, divided: _Divided) -> float:
+    def _loss(self, parallel: Parallel, shares: _Shares) -> float:
         """Logits of a micro-batch: all of them, or those of preheat's chunk twice in fp32 and once rounded, with the head's gradient."""
         columns = padded_vocab(self.model.vocab_size, parallel.tensor) // parallel.tensor
-        logits = divided.tokens * columns
+        logits = shares.tokens * columns
         if self.program.logit_bytes is not None:
-            depths = self.model.mtp.layers if self.model.mtp is not None else 0
-            return logits * (self.program.logit_bytes + 4 * depths)
+            return logits * (self.program.logit_bytes + 4 * self._depths)
         at_once = min(logits, max(LOGITS_AT_ONCE, 128 * columns))
-        return at_once * (8 + self._element) + self.model.hidden * (4 * divided.tokens + 4 * columns)
+        return at_once * (8 + self._element) + 4 * self.model.hidden * columns
 
-    def _gathered(self, piece: _Piece, parallel: Parallel, count: RankParameters) -> float:
+    def _gathered(self, piece: _Piece, parallel: Parallel, count: RankParameters) -> int:
         """Two layers' weights, one in use and one on its way, one layer's whole gradient, and the tables in fp32."""
         if parallel.sharding != "full":
-            return 0.0
+            return 0
         kinds = [sparse for sparse, layers in ((False, piece.dense), (True, piece.sparse)) if layers]
         layer = max((self._blocks.layer(parallel, sparse=sparse).total for sparse in kinds), default=0)
         return layer * (2 * self._element + 4) + count.tables * 8
 
-    def _buffers(self, parallel: Parallel, divided: _Divided) -> float:
+    def _buffers(self, parallel: Parallel, shares: _Shares, layer: _PerLayer) -> int:
         """The stream from and to the neighbours of a pipeline, the gathered sequence, the keys and values of context ranks."""
-        model = self.model
-        stream = divided.bytes(Kept(stream=self._layers[False].entry))
-        sizes = 2 * stream if parallel.pipeline > 1 else 0.0
+        size = 2 * layer.entry if parallel.pipeline > 1 else 0.0
         if parallel.sequence and parallel.tensor > 1 and self.program.keeps_shards:
-            sizes += self._element * model.hidden * divided.tokens
+            size += self._element * self.model.hidden * shares.tokens
         if parallel.context > 1:
-            own = 2 * self._element * kv_heads(model) * head_dim(model) * divided.tokens / parallel.tensor
-            sizes += own * (parallel.context if parallel.context_exchange == "gather" else 2)
-        return sizes
+            own = self._keys * shares.tokens / parallel.tensor
+            size += own * (parallel.context if parallel.context_exchange == "gather" else 2)
+        return round(size)
 
 
-class _Divided:
+def _kept(piece: _Piece, parallel: Parallel, layers: Sequence[_PerLayer]) -> tuple[float, float]:
+    """Bytes that a micro-batch keeps on a rank, and the most that comes and goes in its backward pass: a layer that is computed again, or
+    gradients of inner activations, which are as large as these.
+    """
+    recompute = parallel.recompute
+    left = 0 if recompute.kind != "full" else piece.dense + piece.sparse if recompute.layers is None else recompute.layers
+    kept = working = 0.0
+    for count, layer in zip((piece.dense, piece.sparse), layers, strict=True):
+        if count:
+            again = min(left, count)
+            left -= again
+            kept += again * layer.entry + (count - again) * layer.kept
+            recomputed = layer.every if again else layer.scores if recompute.kind == "selective" else 0.0
+            working = max(working, recomputed, layer.feed_forward)
+    return kept, working
+
+
+class _Shares:
     """How a layout divides what a token keeps."""
 
     def __init__(self, parallel: Parallel, step: Step, program: Program) -> None:
-        self.tokens = step.micro_size * step.seq_len / parallel.context
-        along = parallel.tensor if parallel.sequence else 1
+        tensor = parallel.tensor
+        along = tensor if parallel.sequence else 1
         uneven = EXPERT_IMBALANCE if parallel.expert > 1 else 1.0
-        self._per_token = (
-            1 / along,
-            1 / (along if program.keeps_shards else 1),
-            1 / parallel.tensor,
-            uneven / along,
-            uneven * parallel.expert_tensor / along,
-            step.seq_len / parallel.tensor,
-        )
+        self.tokens = step.micro_size * step.seq_len / parallel.context
+        self._stream = self.tokens / along
+        self._inputs = self._stream if program.keeps_shards else self.tokens
+        self._split = self.tokens / tensor
+        self._routed = uneven * self._stream
+        self._routed_inputs = self._routed * parallel.expert_tensor
+        self._scores = self._split * step.seq_len
 
     def bytes(self, kept: Kept) -> float:
         """Of a micro-batch on one GPU."""
-        return self.tokens * sum(size * share for size, share in zip(kept.parts, self._per_token, strict=True))
-
-
-def _pieces(model: Model, parallel: Parallel) -> tuple[_Piece, ...]:
-    how = parallel.pipeline, parallel.virtual_pipeline, parallel.pipeline_layers, parallel.schedule
-    return _pieces_of(model.layers, dense_layers(model), *how)
+        return (
+            kept.stream * self._stream
+            + kept.inputs * self._inputs
+            + kept.split * self._split
+            + kept.routed * self._routed
+            + kept.routed_inputs * self._routed_inputs
+            + kept.scores * self._scores
+        )
 
 
 @lru_cache(maxsize=1024)
-def _pieces_of(
-    layers: int, dense: int, pipeline: int, virtual: int, sizes: tuple[int, ...] | None, schedule: str
-) -> tuple[_Piece, ...]:
+def _pieces(layers: int, dense: int, pipeline: int, virtual: int, sizes: tuple[int, ...] | None, schedule: str) -> tuple[_Piece, ...]:
     split = pipeline_split(
         layers, Parallel.model_construct(pipeline=pipeline, virtual_pipeline=virtual, pipeline_layers=sizes, schedule=schedule)
     )

@@ -186,9 +186,7 @@ class Blocks:
         experts = -(-self._routed.per_rank(parallel.expert_tensor) // parallel.expert)
         return RankParameters(self._sparse.per_rank(parallel.tensor), experts, 0)
 
-    def held(
-        self, parallel: Parallel, dense: int, sparse: int, first: bool, last: bool, vocab_rows: int | None = None
-    ) -> RankParameters:
+    def held(self, parallel: Parallel, dense: int, sparse: int, first: bool, last: bool, vocab_rows: int | None = None) -> RankParameters:
         """What a GPU holds of a piece with so many layers of each kind, with the embedding before and the head after them or not."""
         model, tensor = self.model, parallel.tensor
         table = -(-(vocab_rows or padded_vocab(model.vocab_size, tensor)) // tensor) * model.hidden

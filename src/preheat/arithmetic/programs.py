@@ -30,6 +30,8 @@ class Program:
     """Weights lie in fp32 and are rounded when they are used: what `sharding = "full"` shards is 4 bytes and no 2 more."""
     offloads_masters: bool
     """Offloading the optimizer takes master weights off the GPU too, not the moments alone."""
+    keeps_fp8: bool
+    """In fp8 it keeps the rounded inputs of products, and rounded weights from one micro-batch to the next; else it rounds anew."""
     fused_attention: bool = True
     """Attention never holds the scores (flash attention)."""
     workspace: int = 0
@@ -48,6 +50,7 @@ PREHEAT = Program(
     sharded_gradient=0,
     weights_are_masters=True,
     offloads_masters=False,
+    keeps_fp8=False,
     workspace=96 * 2**20,
 )
 """This engine, eager. A compiled block keeps at most as much."""
@@ -64,13 +67,12 @@ MEGATRON = Program(
     sharded_gradient=0,
     weights_are_masters=False,
     offloads_masters=True,
+    keeps_fp8=True,
     workspace=96 * 2**20,
 )
-"""Megatron-Core with Transformer Engine. At the loss there are the bf16 logits and their fp32 softmax, later its gradient in their place."""
+"""Megatron-Core with Transformer Engine. At the loss there are bf16 logits and their fp32 softmax, later the gradient in its place."""
 
-MEGATRON_DEEPSPEED = replace(
-    MEGATRON, name="Megatron-DeepSpeed", keeps_shards=False, fused_attention=False, gradient=4, sharded_gradient=4
-)
+MEGATRON_DEEPSPEED = replace(MEGATRON, name="Megatron-DeepSpeed", keeps_shards=False, fused_attention=False, gradient=4, sharded_gradient=4)
 """BLOOM's program: its optimizer also keeps each rank's share of the gradients in fp32."""
 
 EAGER = replace(MEGATRON, name="PyTorch, eager", fused_gate=False, keeps_shards=False, logit_bytes=10)

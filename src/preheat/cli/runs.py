@@ -31,7 +31,8 @@ def run(root: Root = Path("runs"), as_json: AsJson = False) -> None:
         steps = f"{state.step:_}" + (f" of {state.total_steps:_}" if state.total_steps is not None else "")
         loss = "" if state.loss is None else f"loss {state.loss:.4f}"
         left = "" if state.seconds_left is None else f"{_duration(state.seconds_left)} left"
-        return [str(state.path), state.state, state.stage or "", steps, f"{short(state.tokens)} tokens", loss, left]
+        amended = f"amended {state.amendments}x" if state.amendments else ""
+        return [str(state.path), state.state, state.stage or "", steps, f"{short(state.tokens)} tokens", loss, left, amended]
 
     print(table([row(state) for state in states]) if states else f"no runs in {root}")
 

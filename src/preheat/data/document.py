@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+HEAD = 200
+"""Characters of a document that its exclusion shows."""
+
 
 @dataclass(frozen=True)
 class Document:
@@ -30,12 +33,12 @@ class Exclusion:
     reason: str
     detail: str
     head: str
-    """The first 200 characters."""
+    """The first `HEAD` characters."""
 
 
 def exclude(document: Document, step: str, reason: str, detail: str = "") -> Exclusion:
     """The exclusion of a document."""
-    return Exclusion(document.source, document.id, step, reason, detail, document.text[:200])
+    return Exclusion(document.source, document.id, step, reason, detail, document.text[:HEAD])
 
 
 @dataclass

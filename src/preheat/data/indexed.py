@@ -13,6 +13,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -46,19 +47,21 @@ def write(prefix: Path, documents: Iterable[Ids], dtype: np.dtype[np.integer]) -
     Raises:
         PreheatError: an id does not fit the type.
     """
-    writer = Writer(prefix, dtype)
-    for ids in documents:
-        writer.add(ids)
-    writer.close()
+    with Writer(prefix, dtype) as writer:
+        for ids in documents:
+            writer.add(ids)
 
 
 class Writer:
-    """Writes `PREFIX.bin` document by document, and `PREFIX.idx` at the end; each document becomes one sequence."""
+    """Writes `PREFIX.bin` document by document, and `PREFIX.idx` when its block ends; each document becomes one sequence."""
 
     def __init__(self, prefix: Path, dtype: np.dtype[np.integer]) -> None:
         self._prefix, self._dtype, self._limits = prefix, dtype, np.iinfo(dtype)
-        self._stream = Path(f"{prefix}.bin").open("wb")
+        self._stream = Path(f"{prefix}.bin").open("wb")  # noqa: SIM115
         self._lengths = array("i")
+
+    def __enter__(self) -> Self:
+        return self
 
     def add(self, ids: Ids) -> None:
         """Append a document.
@@ -75,10 +78,10 @@ class Writer:
         self._stream.write(ids.astype(self._dtype).tobytes())
         self._lengths.append(len(ids))
 
-    def close(self) -> None:
-        """Write the index."""
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._stream.close()
-        _write_index(self._prefix, np.array(self._lengths, "<i4"), self._dtype)
+        if kind is None:
+            _write_index(self._prefix, np.array(self._lengths, "<i4"), self._dtype)
 
 
 def merge(parts: Sequence[Path], prefix: Path, dtype: np.dtype[np.integer]) -> None:

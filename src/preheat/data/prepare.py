@@ -92,9 +92,7 @@ def _listing(data: recipe.Data, tokenizer: recipe.Tokenizer, folder: Path, files
     return recipe.fingerprint({"rows": [*rows, ["tokenizer", content]] if content else rows})
 
 
-def _plan(
-    data: recipe.Data, tokenizer: recipe.Tokenizer, vocab_size: int, folder: Path, files: Sequence[Sequence[File]]
-) -> Plan:
+def _plan(data: recipe.Data, tokenizer: recipe.Tokenizer, vocab_size: int, folder: Path, files: Sequence[Sequence[File]]) -> Plan:
     """The plan, with files that are larger than a shard in parts where their format allows that."""
     largest = shard_size(files)
     parts = [[part for file in own for part in split_file(spec, file, largest)] for spec, own in zip(data.source, files, strict=True)]

@@ -23,8 +23,8 @@ def work_folder(out: Path) -> Path:
 def workspace(out: Path) -> Iterator[Path]:
     """The work folder of `out`. Its `content`, emptied at the beginning, becomes `out` when the block ends without an error.
 
-    After an error, or when the process is killed, the rest of the folder is there for the next one to go on with. A lock keeps two live ones
-    apart.
+    After an error, or when the process is killed, the rest of the folder is there for the next one to go on with. A lock keeps two live
+    ones apart.
 
     Raises:
         PreheatError: another process is preparing the same folder, or something has appeared in `out` meanwhile.

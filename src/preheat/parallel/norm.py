@@ -9,6 +9,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+PART = 2**16
+"""Entries whose squares are added up in fp32, on a CPU."""
+
 
 def clip_gradients(parameters: Iterable[nn.Parameter], most: float, twins: Sequence[Tensor] = ()) -> Tensor:
     """Scale all gradients in place so that their common norm is at most `most`; returns the norm before, a scalar, the same on all ranks.
@@ -27,7 +30,7 @@ def clip_gradients(parameters: Iterable[nn.Parameter], most: float, twins: Seque
     twin = {id(parameter) for parameter in twins}
     counted = [float(id(parameter) not in twin) for parameter in parameters if parameter.grad is not None]
     squares = torch.zeros((), dtype=torch.float64, device=parameters[0].device)
-    for norm, count, alike in zip(torch._foreach_norm(local) if local else (), counted, copies, strict=True):
+    for norm, count, alike in zip(_norms(local), counted, copies, strict=True):
         squares += norm.double() ** 2 * (count / alike)
     if dist.is_initialized():
         dist.all_reduce(squares)
@@ -35,6 +38,17 @@ def clip_gradients(parameters: Iterable[nn.Parameter], most: float, twins: Seque
     if local:
         torch._foreach_mul_(local, (most / (total + 1e-6)).clamp(max=1.0))
     return total
+
+
+def _norms(tensors: list[Tensor]) -> Iterable[Tensor]:
+    """The 2-norm of each.
+
+    A CPU adds squares in fp32 one after the other: of 10^7 they come out 4e-4 short, of 10^8 1 %, and otherwise in every layout. In parts of
+    `PART` the error is 2e-7.
+    """
+    if tensors and tensors[0].device.type == "cpu":
+        return (torch.stack(torch._foreach_norm(x.reshape(-1).split(PART))).double().norm() for x in tensors)
+    return torch._foreach_norm(tensors) if tensors else ()
 
 
 def _local(gradient: Tensor) -> Tensor:

@@ -83,7 +83,7 @@ def calibrate(
     else:
         for source in dict.fromkeys(run.source for run in timed):
             progress(source)
-            others = fit([run for run in timed if run.source != source], tables(), afresh=False)
+            others = fit([run for run in timed if run.source != source], tables())
             throughput += predict([run for run in timed if run.source == source], read(others))
     weighed = [(run, memory(run)) for run in runs.used if run.memory] if memory is not None else []
     held = tuple(Error(run, bytes_held, run.memory) for run, bytes_held in weighed if bytes_held is not None and run.memory is not None)

@@ -93,24 +93,23 @@ class _Job:
         return sum(weight * _huber(predicted - observed) for observed, weight in self.measured)
 
 
-def fit(runs: Iterable[Run], tables: dict[str, Any], *, afresh: bool = True) -> dict[str, Any]:
+def fit(runs: Iterable[Run], tables: dict[str, Any]) -> dict[str, Any]:
     """Tables of constants under which the runs are predicted best: a pattern search from the beliefs, without chance.
 
     Sources weigh by the square root of their rows, so that a table of 160 rows doesn't drown one of ten.
 
     Args:
         tables: what is not fitted stays as it is here.
-        afresh: start from the beliefs; else from the tables, which is faster where few runs have come or gone.
     """
     found = copy.deepcopy(tables)
-    for path, belief in BELIEFS.items() if afresh else ():
+    for path, belief in BELIEFS.items():
         _put(found, path, belief.value)
     jobs = _jobs(runs, read(found))
     touched = {path: [index for index, job in enumerate(jobs) if _touches(path, job.model)] for path in BELIEFS}
     constants = read(found)
     losses = [job.loss(constants) for job in jobs]
-    strides = {path: belief.spread / (2 if afresh else 4) for path, belief in BELIEFS.items() if touched[path]}
-    for _ in range(_ROUNDS if afresh else _ROUNDS // 2):
+    strides = {path: belief.spread / 2 for path, belief in BELIEFS.items() if touched[path]}
+    for _ in range(_ROUNDS):
         for path in strides:
             if strides[path] >= _FINEST * BELIEFS[path].spread * 2:
                 strides[path] = _improve(found, path, strides[path], jobs, touched[path], losses)

@@ -176,7 +176,10 @@ class Costs:
         gated = 2 if model.activation == "swiglu" else 1
         up, up_back = device.linear(each, inner * gated, model.hidden, groups=local)
         down, down_back = device.linear(each, model.hidden, inner, groups=local)
-        moved = arrived * (inner * _BF16 * (gated + 1) + 4 * model.hidden * _BF16) * self.software.expert
+        passes = inner * (gated + 1) + 4 * model.hidden
+        if model.bias:  # read and written once more, for grouped products don't add biases
+            passes += 2 * (inner * gated + model.hidden)
+        moved = arrived * passes * _BF16 * self.software.expert
         sent = rows / split.tensor * model.hidden * _BF16
         shown = 2 * (1 - self.software.exchange_overlap)  # there and back
         exchange = shown * self.links.exchange(sent, experts.active, split.expert, split.expert_tensor)

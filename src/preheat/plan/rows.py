@@ -7,7 +7,9 @@ import math
 import re
 from collections import Counter
 from dataclasses import dataclass, field
+from math import gcd
 from pathlib import Path
+from typing import Literal
 
 from preheat.arithmetic import dense_layers, flops_per_token, head_dim, parameters
 from preheat.arithmetic.parameters import value_dim
@@ -101,7 +103,7 @@ def _run(row: dict[str, str]) -> Run:
     gpu = _gpu(row["hardware"])
     ranks = _required(row, "num_gpus", "the number of GPUs is not named")
     seq_len = _required(row, "seq_len", "the sequence length is not named")
-    tensor, pipeline = (_required(row, axis, "the layout is not named") for axis in ("TP", "PP"))
+    tensor, pipeline = _model_parallel(row, gpu)
     columns = {word: value for column, word in _COLUMNS.items() if (value := _whole(row, column))}
     columns |= {word: value for word in ("experts", "topk") if (value := _whole(row, word))}
     try:
@@ -170,8 +172,15 @@ def _software(row: dict[str, str], gpu: Gpu) -> str:
     if any(name in said for name in ("foundry", "nanotron", "internevo", "nanogpt", "torchtitan", "olmo", "lingua")):
         return "pytorch"
     if any(name in said for name in ("megatron", "nemo", "nvidia")) or row.get("FSDP", "") in ("", "0"):
-        return "megatron-2026" if (_month(row.get("ref", "")) or (26 if "bridge" in said else 0, 6)) >= (26, 6) else "megatron"
+        return _bridge(row.get("ref", ""), said, gpu)
     return "pytorch"
+
+
+def _bridge(ref: str, said: str, gpu: Gpu) -> str:
+    """Which Megatron: container 26.06 brought graphs of whole layers to Blackwell; later dates and undated pages have them everywhere."""
+    month = _month(ref) or (26 if "bridge" in said else 0, 7)
+    new = month >= (26, 6) and (gpu.generation == "blackwell" or "container" not in ref.lower())
+    return "megatron-2026" if new else "megatron"
 
 
 def _month(ref: str) -> tuple[int, int] | None:
@@ -183,6 +192,7 @@ def _month(ref: str) -> tuple[int, int] | None:
 def _parallel(row: dict[str, str], ranks: int, tensor: int, pipeline: int, model: Model, software: str) -> Parallel:
     sharded = row.get("FSDP", "")
     optimizer = row.get("dist_opt", "")
+    sharding: Literal["none", "optimizer", "full"]
     if sharded not in ("", "0", "1", "N", "NO_SHARD"):
         sharding = "full"
     elif optimizer in ("Y", "ZeRO-1") or optimizer.startswith("zero1") or (not optimizer and software in ("megatron", "megatron-2026")):
@@ -192,7 +202,7 @@ def _parallel(row: dict[str, str], ranks: int, tensor: int, pipeline: int, model
     said = row.get("recompute", "").lower()
     if not said:
         said = "full" if software == "megatron-2021" else "none"
-    kind = "full" if said.startswith("full") else "selective" if "attn" in said else "none"
+    kind: Literal["none", "selective", "full"] = "full" if said.startswith("full") else "selective" if "attn" in said else "none"
     virtual = _whole(row, "VP") or 1
     context = _whole(row, "CP") or 1
     replicas = ranks // (tensor * pipeline * context)
@@ -264,6 +274,18 @@ def _throughput(
     if found * flops_per_token(model, seq_len).causal > _ROOM * peak:
         return None, "the stated figure lies above the GPU's peak"
     return found, ""
+
+
+def _model_parallel(row: dict[str, str], gpu: Gpu) -> tuple[int, int]:
+    """Tensor and pipeline size; of a product alone, tensor parallelism gets as much as a server holds (arXiv 2104.04473, takeaway 1)."""
+    tensor, pipeline = _whole(row, "TP"), _whole(row, "PP")
+    if tensor is not None and pipeline is not None:
+        return tensor, pipeline
+    product = re.search(r"TP\*PP=(\d{1,6})", row.get("notes", ""))
+    if product is None or int(product[1]) < 1:
+        raise Skip("the layout is not named")
+    tensor = gcd(int(product[1]), gpu.server)
+    return tensor, int(product[1]) // tensor
 
 
 def _required(row: dict[str, str], column: str, reason: str) -> int:

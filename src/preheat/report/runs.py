@@ -29,6 +29,8 @@ class RunState:
     loss: float | None
     seconds_left: float | None
     """At the speed of its last steps; only while it trains."""
+    amendments: int = 0
+    """How often the recipe or the data was changed on the way."""
 
 
 def run_states(root: Path) -> list[RunState]:
@@ -39,7 +41,8 @@ def run_states(root: Path) -> list[RunState]:
 
 def _state(folder: Path) -> RunState:
     try:
-        name = str(json.loads((folder / "recipe.json").read_text("utf-8"))["name"])
+        identity = json.loads((folder / "recipe.json").read_text("utf-8"))
+        name, amendments = str(identity["name"]), len(identity.get("amendments", ()))
         plan = json.loads((folder / "plan.json").read_text("utf-8")) if (folder / "plan.json").is_file() else {}
         lines = _last_lines(folder / "metrics.jsonl")
         last: dict[str, Any] = lines[-1] if lines else {}
@@ -50,7 +53,7 @@ def _state(folder: Path) -> RunState:
     state = "training" if busy else "complete" if total is not None and step >= total else "stopped"
     times = [line["step_time_s"] for line in lines[-RECENT:] if isinstance(line.get("step_time_s"), float)]
     left = (total - step) * sum(times) / len(times) if busy and total is not None and times else None
-    return RunState(folder, name, state, last.get("stage"), step, total, int(last.get("tokens", 0)), last.get("loss"), left)
+    return RunState(folder, name, state, last.get("stage"), step, total, int(last.get("tokens", 0)), last.get("loss"), left, amendments)
 
 
 def _last_lines(path: Path) -> list[dict[str, Any]]:

@@ -88,7 +88,7 @@ class Cleaner:
             if score is None or not score >= self._source.quality.at_least:
                 return quality, Dropped("low score", f"{score}")
         if self._benchmarks is not None:
-            shared = self._benchmarks.overlap(text)
+            shared = self._benchmarks.overlap(text.text)
             if shared:
                 return contaminated, Dropped("evaluation text", f"{shared:,} {self._benchmarks.ngram}-grams")
         return "", None

@@ -22,14 +22,18 @@ class Benchmarks:
 
     def __init__(self, texts: Iterator[str], ngram: int) -> None:
         self.ngram = ngram
-        found = [grams(Text(text).plain_words, ngram) for text in texts]
+        found = [_grams(text, ngram) for text in texts]
         self.hashes: Hashes = np.unique(np.concatenate(found)) if found else np.zeros(0, np.uint64)
 
-    def overlap(self, text: Text) -> int:
+    def overlap(self, text: str) -> int:
         """How many n-grams of a text are in a task."""
-        own = grams(text.plain_words, self.ngram)
+        own = _grams(text, self.ngram)
         place = np.minimum(np.searchsorted(self.hashes, own), max(len(self.hashes) - 1, 0))
         return int((self.hashes[place] == own).sum()) if len(self.hashes) else 0
+
+
+def _grams(text: str, n: int) -> Hashes:
+    return grams(Text(text.casefold()).words.plain, n)
 
 
 def load(decontaminate: recipe.Decontaminate, folder: Path) -> Benchmarks:

@@ -37,5 +37,5 @@ def quality(text: Text, numbers: Numbers) -> Dropped | None:
     repeated = duplicates(lines)[1] / (len(raw) - feeds)
     if repeated > numbers["fineweb.max_duplicate_lines_characters"]:
         return Dropped("fineweb: repeated lines", f"{repeated:.1%} of the characters")
-    broken = feeds / text.counts.words
+    broken = feeds / len(text.words.hashes)
     return Dropped("fineweb: a list", f"{broken:.2f} line ends a word") if broken > numbers["fineweb.max_line_ends"] else None

@@ -6,10 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
-import numpy.typing as npt
-
-from preheat.data.clean.words import Counts, Hashes, Splitter
+from preheat.data.clean.words import Splitter, Words
 
 Numbers = Mapping[str, float]
 """Thresholds by `rule.name`."""
@@ -24,29 +21,14 @@ class Text:
         self.text = text
 
     @cached_property
-    def counts(self) -> Counts:
-        """Words, symbols, and so on."""
-        return _splitter.counts(self._numbers)
-
-    @cached_property
-    def words(self) -> tuple[Hashes, npt.NDArray[np.int64]]:
-        """Hash and length of each word."""
-        return _splitter.words(self._numbers)
-
-    @property
-    def plain_words(self) -> Hashes:
-        """Hash of each word that is no symbol, without regard to case."""
-        return _splitter.plain_words(self._numbers)
-
-    @cached_property
     def runs(self) -> list[str]:
         """What stands between white space."""
         return self.text.split()
 
-    @property
-    def _numbers(self) -> npt.NDArray[np.int64]:
-        # Not kept: the splitter may forget its numbers between two texts.
-        return _splitter.numbers(self.runs)
+    @cached_property
+    def words(self) -> Words:
+        """Its words as the published filters count them."""
+        return _splitter.words(self.runs)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +21,11 @@ LONGEST = 200
 """Characters of a run between spaces that is taken apart; encoded data is one word."""
 
 Hashes = npt.NDArray[np.uint64]
+_Number = TypeVar("_Number", np.int64, np.uint64)
 SENTENCE_ENDS = frozenset(".!?\u3002\uff01\uff1f")
 
 _WHOLE = {"cannot": ["can", "not"], "Cannot": ["Can", "not"], "and/or": ["and/or"]}
+_SIMPLE = re.compile(r"([A-Za-z]*[a-z]{2})([,;:!?)])|([a-z]{3,})(\.)")
 _ADDRESS = re.compile(
     r"(?:https?://|www\.)\S+|[\w.+-]+@[\w-]+(?:\.[\w-]+)+"
     r"|[\w-]+(?:\.[\w-]+)*\.(?:com|org|net|edu|gov|io|co|uk|de|html?)(?:/\S*)?",
@@ -34,9 +37,9 @@ _ABBREVIATION = re.compile(
     r"|Ala|Ariz|Ark|Calif|Colo|Conn|Del|Fla|Ga|Ia|Id|Ill|Ind|Kan|Kans|Ky|La|Mass|Md|Mich|Minn|Miss|Mo|Mont|Nebr?|Nev|Okla|Ore|Pa"
     r"|Tenn|Va|Wash|Wis)\."
 )
-_PREFIX = re.compile(r"\.\.+|…+|[^\w\s.@+-]|_|\+(?![0-9])")
+_PREFIX = re.compile(r"\.\.+|…+|[^\w\s.@+/\\~^|-]|_|\+(?![0-9])")
 _SUFFIX = re.compile(
-    r"(?:\.\.+|…+|['\u2019][sS]|—+|\u2013+|[^\w\s.@%+°-]|_|%|(?<=[0-9])\+|(?<=[0-9a-z]|[^\w\s])\.|(?<=[A-Z][A-Z])\.|(?<=[^\W\d_A-Za-z])\.)$"
+    r"(?:\.\.+|…+|['\u2019][sS]|—+|\u2013+|''|\):|[^\w\s.@%+°/\\~^|=-]|_|%|(?<=[0-9])\+|(?<=[0-9a-z]|[^\w\s])\.|(?<=[A-Z][A-Z])\.|(?<=[^\W\d_A-Za-z])\.)$"
 )
 _UNIT = re.compile(r"(?<=[0-9])(?:km²?|[cm]?m[²³]?|ft|in|[kmg]?g|lbs?|oz|ml|l|[kmgtKMGT]?[bB]|[kM]?Hz|[aApP]\.?m\.?|°[CF]|[kM]W)$")
 _CONTRACTION = re.compile(r"(?i)(?<=[a-z])(n['\u2019]t|['\u2019](?:ll|re|ve|m|d))$")
@@ -50,6 +53,9 @@ def split(run: str) -> list[str]:
     """The words of a run of characters without a space."""
     if run.isalpha() or len(run) > LONGEST:
         return _WHOLE.get(run) or [run]
+    simple = _SIMPLE.fullmatch(run)
+    if simple is not None:
+        return [part for part in simple.groups() if part]
     before: list[str] = []
     after: list[str] = []
     while run and not _ABBREVIATION.fullmatch(run):
@@ -72,11 +78,13 @@ def split(run: str) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Counts:
-    """What the rules ask about the words of a text. A symbol is a word without a letter or digit."""
+class Words:
+    """The words of a text, in order. A symbol is a word without a letter or digit."""
 
-    words: int
-    symbols: int
+    hashes: Hashes
+    lengths: npt.NDArray[np.int64]
+    plain: Hashes
+    """Hashes of the words that are no symbols."""
     alphabetic: int
     """Words with a letter."""
     characters: int
@@ -91,14 +99,26 @@ class Splitter:
 
     def _forget(self) -> None:
         self._number: dict[str, int] = {}
-        self._runs = np.zeros((1024, 5), np.int64)
-        """For each run: its words, symbols, words with a letter, characters of words, and where its words start."""
+        self._runs = np.zeros((1024, 4), np.int64)
+        """For each run: its words, its words with a letter, the characters of its words, and where its words start."""
         self._words = np.zeros((2048, 3), np.uint64)
-        """For each word of each run: its hash, its length, and its hash without regard to case (0 for a symbol)."""
+        """For each word of each run: its hash, its length, and whether it is no symbol."""
         self._used = 0
 
-    def numbers(self, runs: Sequence[str]) -> npt.NDArray[np.int64]:
-        """The numbers of the runs between spaces."""
+    def words(self, runs: Sequence[str]) -> Words:
+        """The words of a text, given the runs between spaces."""
+        numbers = self._numbers(runs)
+        found = self._runs[numbers]
+        sizes, start = found[:, 0], found[:, 3]
+        ends = sizes.cumsum()
+        place = np.arange(ends[-1] if len(ends) else 0)
+        place += np.repeat(start - ends + sizes, sizes)
+        chosen = self._words[place]
+        hashes = chosen[:, 0].copy()
+        plain = hashes[chosen[:, 2] != 0]
+        return Words(hashes, chosen[:, 1].astype(np.int64), plain, int(found[:, 1].sum()), int(found[:, 2].sum()))
+
+    def _numbers(self, runs: Sequence[str]) -> npt.NDArray[np.int64]:
         known = self._number
         try:
             return np.fromiter(map(known.__getitem__, runs), np.int64, len(runs))
@@ -106,48 +126,35 @@ class Splitter:
             if len(known) > MEMORY:
                 self._forget()
                 known = self._number
-            for run in dict.fromkeys(runs):
-                if run not in known:
-                    self._learn(run)
+            self._learn([run for run in dict.fromkeys(runs) if run not in known])
             return np.fromiter(map(known.__getitem__, runs), np.int64, len(runs))
 
-    def _learn(self, run: str) -> None:
-        words = split(run)
-        number, start, end = len(self._number), self._used, self._used + len(words)
-        if number == len(self._runs):
-            self._runs = np.concatenate([self._runs, np.zeros_like(self._runs)])
-        if end > len(self._words):
-            self._words = np.concatenate([self._words, np.zeros_like(self._words)])
-        plain = [word for word in words if not is_symbol(word)]
-        letters = sum(word.isalpha() or any(map(str.isalpha, word)) for word in plain)
-        self._runs[number] = (len(words), len(words) - len(plain), letters, sum(map(len, plain)), start)
-        self._words[start:end] = [(_hash(word), len(word), 0 if is_symbol(word) else _hash(word.casefold())) for word in words]
-        self._number[run] = number
-        self._used = end
+    def _learn(self, runs: Sequence[str]) -> None:
+        rows: list[tuple[int, int, int, int]] = []
+        words: list[tuple[int, int, int]] = []
+        for run in runs:
+            start = self._used + len(words)
+            letters = characters = 0
+            for word in split(run):
+                plain = not is_symbol(word)
+                words.append((_hash(word), len(word), plain))
+                if plain:
+                    letters += word.isalpha() or any(map(str.isalpha, word))
+                    characters += len(word)
+            rows.append((self._used + len(words) - start, letters, characters, start))
+        first = len(self._number)
+        self._number.update(zip(runs, range(first, first + len(runs)), strict=True))
+        self._runs = _written(self._runs, first, rows)
+        self._words = _written(self._words, self._used, words)
+        self._used += len(words)
 
-    def counts(self, numbers: npt.NDArray[np.int64]) -> Counts:
-        """Sums over the runs of a text."""
-        words, symbols, alphabetic, characters, _ = self._runs[numbers].sum(axis=0).tolist()
-        return Counts(words, symbols, alphabetic, characters)
 
-    def words(self, numbers: npt.NDArray[np.int64]) -> tuple[Hashes, npt.NDArray[np.int64]]:
-        """Hash and length of each word, in order; each of shape (words,)."""
-        chosen = self._chosen(numbers)
-        hashes: Hashes = chosen[:, 0]
-        return hashes, chosen[:, 1].astype(np.int64)
-
-    def plain_words(self, numbers: npt.NDArray[np.int64]) -> Hashes:
-        """Hash of each word that is no symbol, without regard to case, in order."""
-        hashes: Hashes = self._chosen(numbers)[:, 2]
-        plain: Hashes = hashes[hashes != 0]
-        return plain
-
-    def _chosen(self, numbers: npt.NDArray[np.int64]) -> Hashes:
-        size, start = self._runs[numbers, 0], self._runs[numbers, 4]
-        ends = np.cumsum(size)
-        place = np.arange(ends[-1] if len(ends) else 0) + np.repeat(start - ends + size, size)
-        chosen: Hashes = self._words[place]
-        return chosen
+def _written(table: npt.NDArray[_Number], start: int, rows: Sequence[tuple[int, ...]]) -> npt.NDArray[_Number]:
+    """A table with rows written into it from `start` on, made larger if need be."""
+    while start + len(rows) > len(table):
+        table = np.concatenate([table, np.zeros_like(table)])
+    table[start : start + len(rows)] = np.array(rows, table.dtype).reshape(len(rows), table.shape[1])
+    return table
 
 
 def grams(hashes: Hashes, n: int) -> Hashes:

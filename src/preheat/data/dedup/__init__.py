@@ -1,4 +1,4 @@
-"""Exact and near duplicates over all sources. The result does not depend on the order in which documents come, nor on how work is divided."""
+"""Exact and near duplicates over all sources. The result depends neither on the order of documents nor on how the work is divided."""
 
 from preheat.data.dedup.exact import exact_duplicates
 from preheat.data.dedup.near import Match, equal_bands, groups, near_duplicates

@@ -1,8 +1,8 @@
 """What is known of a document without its text: the hash by which it equals another one, and its MinHash bands.
 
-MinHash (Broder 1997) over word 5-grams by rensa's RMinHash: 128 permutations in 32 bands of 4 rows. Two documents whose 5-gram sets have the
-Jaccard similarity s share a band with the probability 1 - (1 - s^4)^32: 0.87 at 0.5, 0.996 at 0.63, where one word in twenty was changed,
-and 0.23 at 0.3, which the exact similarity of the pair then turns down.
+MinHash (Broder 1997) over word 5-grams by rensa's RMinHash: 128 permutations in 32 bands of 4 rows. Two documents whose 5-gram sets have
+the Jaccard similarity s share a band with the probability 1 - (1 - s^4)^32: 0.87 at 0.5, 0.996 at 0.63, where one word in twenty was
+changed, and 0.23 at 0.3, which the exact similarity of the pair then turns down.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The preparation of data as tasks over shards: each one restartable, their outputs checked, their result independent of how they are run."""
+"""The preparation of data as tasks over shards: restartable, their outputs checked, their result independent of how they are run."""
 
 from preheat.data.pipeline.plan import Plan, divided, shard_size
 from preheat.data.pipeline.run import Backend, local, run

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +32,7 @@ def by_key(keys: npt.NDArray[np.uint64], *first: npt.NDArray[np.int64]) -> npt.N
 
 def library(context: Context) -> Library:
     """All documents that cleaning let through."""
-    return Library([context.folder(READ.name, number) for number in range(len(context.plan.shards))])
+    return context.once("library", lambda: Library([context.folder(READ.name, number) for number in range(len(context.plan.shards))]))
 
 
 def documents(context: Context) -> npt.NDArray[np.void]:
@@ -69,8 +70,7 @@ def _exact(context: Context, number: int, folder: Path) -> None:
     The one in the source that the recipe names first stays, then the longest, then the first.
     """
     table = documents(context)
-    counts = [len(np.load(context.folder(SIGN.name, n) / DOCUMENTS, mmap_mode="r")) for n in range(len(context.plan.shards))]
-    sources = np.repeat([shard.source for shard in context.plan.shards], counts)
+    sources = np.repeat([shard.source for shard in context.plan.shards], library(context).counts)
     np.save(folder / "stays_for.npy", dedup.exact_duplicates(table["key"], (sources, -table["characters"].astype(np.int64))))
 
 
@@ -147,7 +147,7 @@ def _bands(context: Context, books: Library, members: npt.NDArray[np.int64]) -> 
         [np.zeros((BANDS, 0), np.uint64)]
         + [
             _bands_of(context, shard)[:, members[begin:end] - books.firsts[shard]]
-            for shard, (begin, end) in enumerate(zip(bounds[:-1], bounds[1:], strict=True))
+            for shard, (begin, end) in enumerate(pairwise(bounds))
             if end > begin
         ],
         axis=1,

@@ -47,13 +47,14 @@ class Plan:
     def save(self, work: Path) -> None:
         """Write `plan.json`, whole or not at all."""
         temporary = work / f".{FILE_NAME}"
-        temporary.write_bytes(_ADAPTER.dump_json(self, indent=1))
+        # Names of files need not be text; as escapes they can be written.
+        temporary.write_text(json.dumps(_ADAPTER.dump_python(self, mode="json"), indent=1), "utf-8")
         temporary.replace(work / FILE_NAME)
 
     @classmethod
     def load(cls, work: Path) -> Plan:
         """Read `plan.json`, which an earlier process of the same version of preheat wrote."""
-        return _ADAPTER.validate_json((work / FILE_NAME).read_bytes())
+        return _ADAPTER.validate_python(json.loads((work / FILE_NAME).read_bytes()))
 
     def shards_of(self, source: int) -> list[int]:
         """The numbers of a source's shards, in order."""

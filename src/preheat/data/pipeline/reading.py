@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
-import os
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from preheat.data.clean import POLICIES, clean
 from preheat.data.pipeline.plan import Plan
@@ -70,9 +70,9 @@ def _run(context: Context, number: int, folder: Path) -> None:
     """Texts that cleaning let through, their labels, the exclusions, the counts."""
     shard = context.plan.shards[number]
     source = context.plan.data.source[shard.source]
-    policy, counts, texts = POLICIES[source.policy], Counts(), TextsWriter(folder)
+    policy, counts = POLICIES[source.policy], Counts()
     (folder / EXCLUDED).touch()
-    with (folder / IDS).open("w", encoding="utf-8") as ids:
+    with TextsWriter(folder) as texts, (folder / IDS).open("w", encoding="utf-8") as ids:
         for file in shard.files:
             reading = Reading()
             for document in read_file(source, file, reading):
@@ -90,14 +90,13 @@ def _run(context: Context, number: int, folder: Path) -> None:
             write_lines(folder / EXCLUDED, reading.excluded)
             if file.start == 0:
                 counts.digests.append(_digest(file))
-    texts.close()
     counts.save(folder)
 
 
 def _digest(file: File) -> str:
     try:
         with open_file(file) as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
+            return hashlib.file_digest(cast(io.BufferedIOBase, stream), "sha256").hexdigest()
     except OSError:
         return ""  # Reading it has told.
 
@@ -111,7 +110,7 @@ def _settings(plan: Plan, number: int) -> object:
 
 def _changed(file: File) -> int | None:
     try:
-        return os.stat(file.path).st_mtime_ns
+        return Path(file.path).stat().st_mtime_ns
     except OSError:
         return None  # It is not on this disk, or gone: reading it will tell.
 
@@ -132,9 +131,10 @@ def _check(context: Context, number: int, folder: Path) -> None:
 
 def refuse_empty(source: str, counts: Counts) -> None:
     """Refuse a source of which nothing is left."""
-    steps = "; ".join(
-        f"{step}: " + ", ".join(f"{count:,} {reason}" for reason, count in sorted(reasons.items())) for step, reasons in counts.dropped.items()
-    )
+    lists = {
+        step: ", ".join(f"{count:,} {reason}" for reason, count in sorted(reasons.items())) for step, reasons in counts.dropped.items()
+    }
+    steps = "; ".join(f"{step}: {reasons}" for step, reasons in lists.items() if reasons)
     dropped = sum(reasons.total() for reasons in counts.dropped.values())
     got = f"source {source}: nothing is left; documents: {counts.documents:,} read, {dropped:,} dropped ({steps}), 0 kept"
     refuse("data.empty", got, "", "Correct its paths, `format` or `policy`", key="data.source")

@@ -1,7 +1,7 @@
 """A task writes a folder that is there whole or not at all, and is not done again as long as what it depends on is the same.
 
-The folder `STAGE/NUMBER` of the work folder holds the task's files and `record.json`: a hash of everything they depend on, and their sizes and
-checksums. It is written under another name, and renamed when the record is in it. So whatever is killed, and whoever does a task twice
+The folder `STAGE/NUMBER` of the work folder holds the task's files and `record.json`: a hash of everything they depend on, and their sizes
+and checksums. It is written under another name, and renamed when the record is in it. So whatever is killed, and whoever does a task twice
 at the same time, nothing half-written is ever taken for whole.
 """
 
@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from typing import Any, TypeVar
 
 from preheat.data.pipeline.plan import RULES_VERSION, Plan, fingerprint
 from preheat.errors import Problem, RunFailed
 
 RECORD = "record.json"
 
+T = TypeVar("T")
 Reference = tuple[str, int]
 """A stage and the number of a task in it."""
 
@@ -45,6 +46,14 @@ class Context:
 
     work: Path
     plan: Plan
+    _known: dict[object, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    def once(self, name: object, make: Callable[[], T]) -> T:
+        """What `make` gives, the first time; outputs of a finished step do not change while others are done."""
+        if name not in self._known:
+            self._known[name] = make()
+        found: T = self._known[name]
+        return found
 
     def folder(self, stage: str, number: int = 0) -> Path:
         """The outputs of another task."""
@@ -67,7 +76,7 @@ def is_done(context: Context, stage: Stage, number: int) -> bool:
     """Whether the outputs of a task are there, depend on what they would depend on now, and have not changed since."""
     folder = context.folder(stage.name, number)
     record = _record(folder)
-    if record is None or record.get("key") != _key(context, stage, number):
+    if record is None or record["key"] != _key(context, stage, number):
         return False
     return all(
         (folder / name).is_file() and (folder / name).stat().st_size == entry["size"] and sha256(folder / name) == entry["sha256"]
@@ -128,16 +137,16 @@ def _digest(folder: Path) -> str:
     return fingerprint(record["files"])
 
 
-def _record(folder: Path) -> dict[str, dict[str, dict[str, str | int]]] | None:
+def _record(folder: Path) -> dict[str, Any] | None:
     try:
-        stamp = os.stat(folder / RECORD)
+        stamp = (folder / RECORD).stat()
     except OSError:
         return None
     return _read_record(folder, stamp.st_ino, stamp.st_mtime_ns)
 
 
 @lru_cache(4096)
-def _read_record(folder: Path, *_: int) -> dict[str, dict[str, dict[str, str | int]]] | None:
+def _read_record(folder: Path, *_: int) -> dict[str, Any] | None:
     try:
         record = json.loads((folder / RECORD).read_bytes())
         record["key"], record["files"]

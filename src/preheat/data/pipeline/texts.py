@@ -1,36 +1,40 @@
-"""The texts of a shard between two steps: UTF-8 back to back in `texts.bin`, the bytes of each in `sizes.npy`, the labels in `ids.jsonl`."""
+"""The texts of a shard between two steps: UTF-8 back to back in `texts.bin`, sizes in bytes in `sizes.npy`, labels in `ids.jsonl`."""
 
 from __future__ import annotations
 
 import json
+from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Self
 
 import numpy as np
 import numpy.typing as npt
 
+_OPEN_SHARDS, _HELD_LABELS = 64, 8
 TEXTS, SIZES, IDS = "texts.bin", "sizes.npy", "ids.jsonl"
 
 
 class TextsWriter:
-    """Writes texts one after the other; `close` writes their sizes."""
+    """Writes texts one after the other, and their sizes when its block ends."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._stream: BinaryIO = (folder / TEXTS).open("wb")
-        self._sizes: list[int] = []
+        self._sizes = array("Q")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._stream.close()
+        if kind is None:
+            np.save(self._folder / SIZES, np.array(self._sizes, np.uint64))
 
     def add(self, text: str) -> None:
         """Append a text."""
         self._sizes.append(self._stream.write(text.encode()))
-
-    def close(self) -> None:
-        """Write what is left."""
-        self._stream.close()
-        np.save(self._folder / SIZES, np.array(self._sizes, np.uint64))
 
 
 def texts(folder: Path) -> Iterator[str]:
@@ -54,7 +58,6 @@ def batches(source: Iterator[str], characters: int) -> Iterator[list[str]]:
         yield batch
 
 
-@lru_cache(8)
 def labels(folder: Path) -> list[str]:
     """The labels of the documents of a shard."""
     return [json.loads(line) for line in (folder / IDS).read_text("utf-8").splitlines()]
@@ -67,6 +70,7 @@ class Library:
         self.folders = folders
         self.counts = [count_of(folder) for folder in folders]
         self.firsts = np.concatenate(([0], np.cumsum(self.counts, dtype=np.int64))).tolist()
+        self._labels: dict[int, list[str]] = {}
         self._places: dict[int, tuple[BinaryIO, npt.NDArray[np.uint64]]] = {}
 
     def __len__(self) -> int:
@@ -77,11 +81,20 @@ class Library:
         shard = bisect_right(self.firsts, number) - 1
         return shard, number - self.firsts[shard]
 
+    def label(self, number: int) -> str:
+        """The label of a document."""
+        shard, own = self.locate(number)
+        if shard not in self._labels:
+            if len(self._labels) >= _HELD_LABELS:
+                self._labels.clear()
+            self._labels[shard] = labels(self.folders[shard])
+        return self._labels[shard][own]
+
     def text(self, number: int) -> str:
         """The text of a document."""
         shard, own = self.locate(number)
         if shard not in self._places:
-            if len(self._places) > 64:
+            if len(self._places) >= _OPEN_SHARDS:
                 self.close()
             ends = np.cumsum(np.load(self.folders[shard] / SIZES), dtype=np.uint64)
             self._places[shard] = (self.folders[shard] / TEXTS).open("rb"), np.concatenate((np.zeros(1, np.uint64), ends))

@@ -1,6 +1,6 @@
-"""A process that does tasks: `python -m preheat.data.pipeline.worker WORK STAGE NUMBER`, or without the last two as told on standard input.
+"""A process that does tasks: `python -m preheat.data.pipeline.worker WORK STAGE NUMBER`, or those told on standard input.
 
-On standard input come lines of a stage and a number, and for each goes a line of JSON to standard output: `{}`, or what went wrong. Unlike the
+There come lines of a stage and a number, and for each goes a line of JSON to standard output: `{}`, or what went wrong. Unlike the
 processes of `multiprocessing`, it does not run the caller's script again, and it ends when its caller does, however that ended.
 """
 
@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -37,7 +38,9 @@ def main() -> None:
     threading.Thread(target=_listen, args=(tasks,), daemon=True).start()
     while True:
         stage, number = tasks.get().split()
-        answers.write(json.dumps(attempt(context, stage, int(number))) + "\n")
+        answer = json.dumps(attempt(context, stage, int(number)))
+        with suppress(BrokenPipeError):  # Whoever asked is gone, and so are we in a moment.
+            answers.write(answer + "\n")
 
 
 def _listen(tasks: SimpleQueue[str]) -> None:

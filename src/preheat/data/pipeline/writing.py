@@ -5,19 +5,19 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
-from functools import lru_cache
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 
 from preheat.data import indexed
-from preheat.data.document import Document, exclude
+from preheat.data.document import HEAD, Document, exclude
 from preheat.data.pipeline.assigning import DIVIDE, GONE, SIDE_NAMES, SIDES, TOKENIZER
 from preheat.data.pipeline.duplicates import gone, library
 from preheat.data.pipeline.plan import Plan
 from preheat.data.pipeline.reading import EXCLUDED, READ, Counts, write_lines
 from preheat.data.pipeline.tasks import Context, Reference, Stage
-from preheat.data.pipeline.texts import Library, labels, texts
+from preheat.data.pipeline.texts import Library, texts
 from preheat.data.tokenizer import Tokenizer
 
 DOCUMENTS, EXCLUSIONS = "documents.jsonl", "exclusions.jsonl"
@@ -28,36 +28,37 @@ def _encode(context: Context, number: int, folder: Path) -> None:
     books = library(context)
     source = context.plan.data.source[context.plan.shards[number].source].name
     sides = np.load(context.folder(DIVIDE.name) / SIDES, mmap_mode="r")[books.firsts[number] : books.firsts[number + 1]].tolist()
-    tokenizer = _tokenizer(context.folder(TOKENIZER.name))
+    tokenizer = _tokenizer(context)
     dtype = indexed.dtype_for(tokenizer.vocab_size)
-    names = labels(context.folder(READ.name, number))
-    writers = {side: indexed.Writer(folder / name, dtype) for side, name in SIDE_NAMES.items()}
-    lines = {side: (folder / f"{name}.jsonl").open("w", encoding="utf-8") for side, name in SIDE_NAMES.items()}
     dropped: dict[int, str] = {}
-    for own, (text, side, label) in enumerate(zip(texts(context.folder(READ.name, number)), sides, names, strict=True)):
-        if side == GONE:
-            dropped[books.firsts[number] + own] = text
-            continue
-        ids = tokenizer.encode_document(text)
-        writers[side].add(ids)
-        row = {"source": source, "split": SIDE_NAMES[side], "id": label, "bytes": len(text.encode()), "tokens": len(ids)}
-        lines[side].write(json.dumps(row, ensure_ascii=False) + "\n")
-    for side in SIDE_NAMES:
-        writers[side].close()
-        lines[side].close()
+    with ExitStack() as stack:
+        writers = {side: stack.enter_context(indexed.Writer(folder / name, dtype)) for side, name in SIDE_NAMES.items()}
+        lines = {side: stack.enter_context((folder / f"{name}.jsonl").open("w", encoding="utf-8")) for side, name in SIDE_NAMES.items()}
+        for document, (text, side) in enumerate(zip(texts(books.folders[number]), sides, strict=True), start=books.firsts[number]):
+            if side == GONE:
+                dropped[document] = text[:HEAD]
+                continue
+            ids = tokenizer.encode_document(text)
+            writers[side].add(ids)
+            label, size = books.label(document), len(text.encode())
+            row = {"source": source, "split": SIDE_NAMES[side], "id": label, "bytes": size, "tokens": len(ids)}
+            lines[side].write(json.dumps(row, ensure_ascii=False) + "\n")
     _explain(context, books, source, dropped, folder)
+    books.close()
 
 
 def _explain(context: Context, books: Library, source: str, dropped: dict[int, str], folder: Path) -> None:
     """Write for which document each duplicate went."""
     stays_for, similar = gone(context)
-    matches = {int(row["number"]): (int(row["kept"]), float(row["similarity"])) for row in similar if int(row["number"]) in dropped}
+    own = similar[slice(*np.searchsorted(similar["number"], [min(dropped, default=0), max(dropped, default=-1) + 1]))]
+    matches = {int(row["number"]): (int(row["kept"]), float(row["similarity"])) for row in own}
     counts, out = Counts(), []
     for number, text in dropped.items():
-        document = Document(source, _label(context, books, number), text)
+        document = Document(source, books.label(number), text)
         if number in matches:
             kept, similarity = matches[number]
-            out.append(exclude(document, "near-duplicate", "similar text", f"to {_address(context, books, kept)}, Jaccard {similarity:.2f}"))
+            detail = f"to {_address(context, books, kept)}, Jaccard {similarity:.2f}"
+            out.append(exclude(document, "near-duplicate", "similar text", detail))
         else:
             out.append(exclude(document, "duplicate", "same text", f"as {_address(context, books, int(stays_for[number]))}"))
     counts.drop(out)
@@ -66,19 +67,13 @@ def _explain(context: Context, books: Library, source: str, dropped: dict[int, s
     write_lines(folder / EXCLUDED, out)
 
 
-def _label(context: Context, books: Library, number: int) -> str:
-    shard, own = books.locate(number)
-    return labels(context.folder(READ.name, shard))[own]
-
-
 def _address(context: Context, books: Library, number: int) -> str:
     shard, _ = books.locate(number)
-    return f"{context.plan.data.source[context.plan.shards[shard].source].name}: {_label(context, books, number)}"
+    return f"{context.plan.data.source[context.plan.shards[shard].source].name}: {books.label(number)}"
 
 
-@lru_cache(1)
-def _tokenizer(folder: Path) -> Tokenizer:
-    return Tokenizer.load(folder)
+def _tokenizer(context: Context) -> Tokenizer:
+    return context.once("tokenizer", lambda: Tokenizer.load(context.folder(TOKENIZER.name)))
 
 
 def _encode_needs(plan: Plan, number: int) -> list[Reference]:
@@ -95,7 +90,7 @@ def _merge(context: Context, number: int, folder: Path) -> None:
     source, side = _side(context.plan, number)
     name = context.plan.data.source[source].name
     parts = [context.folder(ENCODE.name, shard) for shard in context.plan.shards_of(source)]
-    dtype = indexed.dtype_for(_tokenizer(context.folder(TOKENIZER.name)).vocab_size)
+    dtype = indexed.dtype_for(_tokenizer(context).vocab_size)
     indexed.merge([part / side for part in parts], folder / f"{name}_{side}", dtype)
     _joined((part / f"{side}.jsonl" for part in parts), folder / DOCUMENTS)
 
@@ -108,9 +103,11 @@ def _merge_needs(plan: Plan, number: int) -> list[Reference]:
     return [(TOKENIZER.name, 0), *((ENCODE.name, shard) for shard in plan.shards_of(_side(plan, number)[0]))]
 
 
-MERGE = Stage(
-    "merge", lambda plan: 2 * len(plan.data.source), _merge, lambda plan, number: plan.data.source[_side(plan, number)[0]].name, _merge_needs
-)
+def _merge_settings(plan: Plan, number: int) -> str:
+    return plan.data.source[_side(plan, number)[0]].name
+
+
+MERGE = Stage("merge", lambda plan: 2 * len(plan.data.source), _merge, _merge_settings, _merge_needs)
 
 
 def _list(context: Context, number: int, folder: Path) -> None:
