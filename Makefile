@@ -8,11 +8,12 @@ DATA := prepared/tiny
 
 ORACLE := $(VENV)/megatron-core-0.17.1
 
-.PHONY: help setup demo test lint format oracle-setup oracle parity clean
+.PHONY: help setup demo test chaos lint format oracle-setup oracle parity clean
 
 help:
 	@echo "make demo    prepare real text, train a small language model on it, evaluate it, sample from it, write the report"
 	@echo "make test    run the tests"
+	@echo "make chaos   kill runs a hundred times, at chosen and random moments, over several layouts"
 	@echo "make lint    check style, types and the floors of the house"
 	@echo "make format  mend style"
 	@echo "make oracle  hold what we say of Megatron-LM against megatron-core 0.17.1 itself"
@@ -38,6 +39,9 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest
+
+chaos: $(READY)
+	$(BIN)/python -m pytest -m chaos tests/train/test_chaos.py
 
 lint: $(READY)
 	$(BIN)/ruff check src tests bench

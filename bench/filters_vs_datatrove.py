@@ -18,7 +18,7 @@ from pathlib import Path
 from datatrove.data import Document
 from datatrove.pipeline.filters import C4QualityFilter, FineWebQualityFilter, GopherQualityFilter, GopherRepetitionFilter
 
-from preheat.data.clean import POLICIES, clean
+from preheat.data.clean import POLICIES, Policy, apply
 
 THEIRS = {
     "gopher": (GopherRepetitionFilter, GopherQualityFilter),
@@ -41,7 +41,7 @@ def main() -> None:
     print(f"{'policy':8} {'kept here':>9} {'there':>6} {'agree':>7} {'MB/s here':>10} {'there':>6} {'ratio':>6}")
     totals = [0.0, 0.0]
     for name, filters in THEIRS.items():
-        ours, here = _timed(lambda text, policy=POLICIES[name]: clean(text, policy, Counter())[1], texts)
+        ours, here = _timed(lambda text, policy=POLICIES[name]: _here(text, policy), texts)
         theirs, there = _timed(_datatrove([kind() for kind in filters]), texts)
         totals = [totals[0] + here, totals[1] + there]
         agree = sum(bool(a) == bool(b) for a, b in zip(ours, theirs, strict=True)) / len(texts)
@@ -50,6 +50,11 @@ def main() -> None:
         for (a, b), count in differing.most_common(arguments.show):
             print(f"    {count:5}  here {a or 'kept'!r}, there {b or 'kept'!r}")
     print(f"all three: here {size / totals[0]:.1f} MB/s, there {size / totals[1]:.2f} MB/s, ratio {totals[1] / totals[0]:.1f}")
+
+
+def _here(text: str, policy: Policy) -> str:
+    dropped = apply(text, policy)[1]
+    return dropped.reason if dropped else ""
 
 
 def _row(name: str, kept: int, kept_there: int, agree: float, size: float, here: float, there: float) -> None:

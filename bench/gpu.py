@@ -58,7 +58,7 @@ def main() -> None:
     )
     peak_flops = None
     for name, recipe in settings(tiny):
-        head = f"{name:30} {parameters(recipe.model).total / 1e9:9.2f}B  {recipe.precision.compute:6} {recipe.parallel.compile!s:8}"
+        head = f"{name:30} {parameters(recipe.model).total / 1e9:9.3g}B  {recipe.precision.compute:6} {recipe.parallel.compile!s:8}"
         if time.monotonic() > until:
             print(f"{head} left out: the time is over")
             continue
@@ -69,9 +69,9 @@ def main() -> None:
         peak_flops = result.peak_flops
         (states,) = rank_states(recipe.model, recipe.parallel, recipe.precision.model_copy(update={"compute": "fp32"}), 1, recipe.optimizer)
         speed = f"{result.tokens_per_s:10,.0f} {result.mfu:6.1%}"
-        print(f"{head} {speed} {result.peak_bytes / GIB:9.2f} {states.total / GIB:10.2f}", flush=True)
+        print(f"{head} {speed} {result.peak_bytes / GIB:9.3g} {states.total / GIB:10.3g}", flush=True)
     if peak_flops is not None:
-        print(f"\nMFU is of {peak_flops / 1e12:.1f} TFLOP/s")
+        print(f"\nMFU is of {peak_flops / 1e12:.3g} TFLOP/s")
 
 
 def distances(device: torch.device) -> Iterator[tuple[str, float, float]]:
@@ -85,7 +85,8 @@ def distances(device: torch.device) -> Iterator[tuple[str, float, float]]:
         with torch.autocast(place.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
             loss = transformer(inputs_BT, labels_BT).total / labels_BT.numel()
         loss.backward()
-        return loss.item(), torch.nn.utils.get_total_norm([parameter.grad for parameter in transformer.parameters()]).item()
+        gradients = [parameter.grad.double() for parameter in transformer.parameters()]
+        return loss.item(), torch.nn.utils.get_total_norm(gradients).item()
 
     exact_loss, exact_norm = measure(torch.device("cpu"), torch.float64)
     for dtype in (torch.float32, torch.bfloat16):

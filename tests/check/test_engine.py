@@ -39,7 +39,6 @@ LATENT = "model.mla={ kv_lora_rank = 512, qk_nope_head_dim = 128, qk_rope_head_d
         ("engine.experts", [MOE, "model.experts.capacity_factor=1.5", SEQUENCE], "capacity_factor 1.5 over tensor 8 with sequence"),
         ("engine.experts", [MOE, SEQUENCE], "shared experts of width 100 over tensor 8"),
         ("engine.optimizer", ["optimizer.state_precision=bf16", "parallel.gpus=8"], "bf16 moments over several ranks"),
-        ("engine.optimizer", [MOE, "optimizer.name=muon", "parallel.expert=2"], "muon on experts over several ranks"),
         ("engine.prediction", ["model.mtp={ layers = 4, loss_weight = 0.3 }", "batch.seq_len=4"], "4 tokens ahead in sequences of 4"),
     ],
 )
@@ -64,6 +63,7 @@ def test_it_is_noted_in_a_check_and_an_error_in_training(rule: str, sets: list[s
         ["parallel={ pipeline = 4, virtual_pipeline = 2, schedule = 'dualpipe-v' }"],
         ["model.vocab_size=258", "parallel.tensor=8"],
         ["optimizer.name=muon", "parallel.tensor=2"],
+        [MOE, "optimizer.name=muon", "parallel.expert=2"],
         ["optimizer.state_precision=bf16", "parallel.gpus=1"],
     ],
 )

@@ -9,13 +9,15 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 import tokenizers
 
 from preheat import recipe
 from preheat.data import IndexedDataset, Manifest, Tokenizer, documents, prepare
-from preheat.data.pipeline import plan
+from preheat.data.pipeline import Context, plan
+from preheat.data.pipeline.stages import BY_NAME
 from preheat.data.workspace import workspace
 from preheat.errors import PreheatError, RunFailed
 from preheat.units import Quantity
@@ -312,26 +314,57 @@ def test_half_files_and_damaged_ones_are_not_taken_for_whole(folder, tmp_path, m
 def test_a_change_redoes_what_depends_on_it_and_nothing_else(folder, tmp_path, monkeypatch):
     out = tmp_path / "runs/out"
 
-    def interrupted(**changes):
-        with monkeypatch.context() as patch:
-            patch.setattr(sys.modules["preheat.data.prepare"], "_finish", lambda *_: 1 / 0)
-            lines = []
-            with pytest.raises(ZeroDivisionError):
-                arguments = {"data": data(), "tokenizer": recipe.Tokenizer(kind="train-bpe"), "vocab_size": VOCAB_SIZE} | changes
-                prepare(**arguments, folder=folder, out=out, progress=lines.append)
+    def interrupted(vocab_size=VOCAB_SIZE, **fields):
+        """The steps of which something was done before."""
+        lines = []
+        arguments = {"data": data(**fields), "tokenizer": recipe.Tokenizer(kind="train-bpe"), "vocab_size": vocab_size}
+        with pytest.raises(ZeroDivisionError):
+            prepare(**arguments, folder=folder, out=out, progress=lines.append)
         return [line.split(":")[0] for line in lines if "were done before" in line]
 
+    monkeypatch.setattr(sys.modules["preheat.data.prepare"], "_finish", lambda *_: 1 / 0)
     before = ["read", "check", "sign", "exact", "band", "group", "compare", "divide", "tokenizer", "encode", "merge", "list"]
     assert interrupted() == []
     assert interrupted() == before
-    assert interrupted(vocab_size=401) == before[:8]
-    assert interrupted(data=data(held_out="20%"), vocab_size=401) == before[:7]
-    assert interrupted(data=data(held_out="20%", dedup={"jaccard": 0.99}), vocab_size=401) == before[:6]
+    assert interrupted(401) == before[:8]
+    assert interrupted(401, held_out="20%") == before[:7]
+    assert interrupted(401, held_out="20%", dedup={"jaccard": 0.99}) == before[:6]
     text = folder / "speeches/07.txt"
     text.write_text(text.read_text())  # The same bytes, but who knows: it is read again, and what follows is still there.
-    assert interrupted(data=data(held_out="20%", dedup={"jaccard": 0.99}), vocab_size=401) == before
+    assert interrupted(401, held_out="20%", dedup={"jaccard": 0.99}) == before
     text.write_text(speech(7007))
-    assert interrupted(data=data(held_out="20%", dedup={"jaccard": 0.99}), vocab_size=401) == ["read", "check", "sign"]
+    # Half of what concerns shards, and the search for groups, which comes to the same bands.
+    assert interrupted(401, held_out="20%", dedup={"jaccard": 0.99}) == ["read", "check", "sign", "group"]
+
+
+def test_tasks_need_whatever_they_read(folder, tmp_path, monkeypatch):
+    """Otherwise a change would not reach them."""
+    current, seen = [], set()
+
+    def folder_of(self, stage, number=0):
+        if current:
+            seen.add((*current, stage, number))
+        return self.work / stage / f"{number:05}"
+
+    def recorded(stage):
+        def run_task(context, number, place):
+            current[:] = [stage.name, number]
+            stage.run(context, number, place)
+            current.clear()
+
+        return replace(stage, run=run_task)
+
+    monkeypatch.setattr(Context, "folder", folder_of)
+    monkeypatch.setattr(Context, "once", lambda self, name, make: make())
+    monkeypatch.setattr(plan, "MIN_SHARD", 20_000)
+    monkeypatch.setattr("preheat.data.pipeline.local.BY_NAME", {name: recorded(stage) for name, stage in BY_NAME.items()})
+    run(folder, tmp_path / "out")
+    made = plan.Plan(data(), recipe.Tokenizer(kind="train-bpe"), VOCAB_SIZE, "", tuple(plan.Shard(int(i >= 3), ()) for i in range(5)))
+    for stage, number, read, other in seen:
+        needs = BY_NAME[stage].needs(made, number)
+        through_exact = read in ("read", "sign") and ("exact", 0) in needs
+        assert (read, other) in needs or through_exact, (stage, number, read, other)
+    assert {stage for stage, *_ in seen} == BY_NAME.keys() - {"read"}
 
 
 def test_two_at_once_do_not_mix(tmp_path):
@@ -350,7 +383,8 @@ import sys
 from pathlib import Path
 from preheat import recipe
 from preheat.data import prepare
-from preheat.data.pipeline import plan
+from preheat.data.pipeline import Context, plan
+from preheat.data.pipeline.stages import BY_NAME
 
 plan.MIN_SHARD = 20_000
 folder, out = map(Path, sys.argv[1:])

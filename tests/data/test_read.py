@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from preheat.data.document import File, Reading
-from preheat.data.read import pages, read_file, records, split_file, streams
+from preheat.data.formats import pages, read_file, records, split_file, streams
 from preheat.data.sources import open_file, read, refuse_unreadable, resolve
 from preheat.errors import PreheatError
 from preheat.recipe import Quality, Source
@@ -139,7 +139,7 @@ def test_damaged_archives_give_their_good_members(tmp_path):
     found, excluded, _ = texts(source("*"), tmp_path)
     assert [label for label in found if label != "cut.tar/b.txt"] == ["cut.tar/a.txt", "flip.zip/a.txt", "flip.zip/c.txt"]
     assert set(excluded.values()) == {"damaged file"}
-    assert set(excluded) == {"cut.tar", "cut.zip", "flip.zip/b.txt"}
+    assert set(excluded) == {"cut.tar/b.txt", "cut.tar", "cut.zip", "flip.zip/b.txt"}
 
 
 def test_a_member_that_grows_out_of_proportion(tmp_path, monkeypatch):
@@ -225,7 +225,7 @@ def test_text_in_parquet_that_is_no_utf8_is_mended(tmp_path):
 def test_a_large_row_group_is_read_in_little_memory(tmp_path):
     """apache/arrow-rs #7973: row groups of more than 2 GB. Memory must not grow with the row group."""
     rows = [str(i) * 40_000 for i in range(400)]
-    table(tmp_path / "a.parquet", {"text": rows}, row_group_size=400, use_dictionary=False)
+    table(tmp_path / "a.parquet", {"text": rows}, row_group_size=400, use_dictionary=False, write_batch_size=8)
     before = pa.total_allocated_bytes()
     highest = 0
     (file,) = resolve(source("*.parquet"), tmp_path)
@@ -233,7 +233,7 @@ def test_a_large_row_group_is_read_in_little_memory(tmp_path):
         assert document.text == rows[number]
         highest = max(highest, pa.total_allocated_bytes() - before)
     assert sum(map(len, rows)) > 40_000_000
-    assert highest < 40_000_000
+    assert highest < 25_000_000
 
 
 @given(st.lists(st.binary(max_size=12).map(lambda b: b.replace(b"\n", b"")), max_size=30), st.integers(1, 40), st.integers(1, 9))
@@ -298,7 +298,7 @@ def test_a_line_of_a_megabyte_is_one_document(tmp_path):
 
 @pytest.mark.parametrize("body", [b"a line of words\n" * 300, b"word " * 1000, "é".encode() * 3000, b"one\n\ntwo\n\n" * 500])
 def test_a_long_text_is_cut_and_nothing_lost(tmp_path, monkeypatch, body):
-    monkeypatch.setattr("preheat.data.read.LONGEST", 1000)
+    monkeypatch.setattr("preheat.data.formats.LONGEST", 1000)
     monkeypatch.setattr(streams, "CHUNK", 300)
     (tmp_path / "a.txt").write_bytes(body)
     found, excluded, reading = texts(source("*.txt"), tmp_path)
@@ -310,7 +310,7 @@ def test_a_long_text_is_cut_and_nothing_lost(tmp_path, monkeypatch, body):
 
 
 def test_what_cannot_be_cut_is_refused_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr("preheat.data.read.LONGEST", 1000)
+    monkeypatch.setattr("preheat.data.formats.LONGEST", 1000)
     (tmp_path / "a.json").write_text(json.dumps({"a": "b" * 2000}))
     assert texts(source("*.json", format="json-tree"), tmp_path)[1] == {"a.json": "file too long"}
 
@@ -327,14 +327,17 @@ def test_html_gives_its_main_text(tmp_path):
     (tmp_path / "empty.html").write_text("<html><body><script>1</script></body></html>")
     found, excluded, _ = texts(source("*.html", format="html"), tmp_path)
     assert "A first paragraph of the page, long enough to be content, with an & sign and 1 < 2." in found["a.html"]
-    assert "an item" in found["a.html"]
     assert not any(gone in found["a.html"] for gone in ("About us", "Nobody", "var x", "<p>"))
     assert excluded == {"empty.html": "empty"}
 
 
 @pytest.mark.parametrize(
     ("charset", "encoded", "shown"),
-    [("iso-8859-1", b"caf\xe9 \x80", "caf\xe9 \u20ac"), ("shift_jis", "日本語".encode("shift_jis"), "日本語"), ("utf-8", "日本".encode(), "日本")],
+    [
+        ("iso-8859-1", b"caf\xe9 \x80", "caf\xe9 \u20ac"),
+        ("shift_jis", "日本語".encode("shift_jis"), "日本語"),
+        ("utf-8", "日本".encode(), "日本"),
+    ],
 )
 def test_html_in_the_encoding_that_it_names(tmp_path, charset, encoded, shown):
     page = PAGE.replace("<head>", f'<head><meta charset="{charset}">').format(what="WHAT").encode().replace(b"WHAT", encoded)
@@ -342,10 +345,10 @@ def test_html_in_the_encoding_that_it_names(tmp_path, charset, encoded, shown):
     assert shown in texts(source("*.html", format="html"), tmp_path)[0]["a.html"]
 
 
-@pytest.mark.parametrize("charset", ["hex", "rot13", "no-such", "idna"])
+@pytest.mark.parametrize("charset", ["hex", "rot13", "no-such", "idna", "unicode_escape", "undefined", "utf-7", "punycode"])
 def test_a_codec_that_is_no_encoding_is_not_used(charset):
-    assert pages.declared_encoding(b'<meta charset="%s">' % charset.encode()) in (None, "idna")
-    pages.to_utf8(b'<meta charset="%s">\xff\xfe' % charset.encode())
+    page = b'<meta charset="%s">\xff\\d' % charset.encode()
+    assert pages.to_utf8(page) == page
 
 
 def test_a_page_that_never_ends_costs_itself(tmp_path, monkeypatch):
@@ -363,7 +366,7 @@ def test_a_page_that_never_ends_costs_itself(tmp_path, monkeypatch):
 
 
 def test_the_parser_ends_with_its_caller(tmp_path):
-    script = "from preheat.data.read import pages; print(pages.main_text('<p>x</p>'), pages._worker.pid)"
+    script = "from preheat.data.formats import pages; print(pages.main_text('<p>x</p>'), pages._worker.pid)"
     done = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, check=True)
     pid = int(done.stdout.split()[-1])
     assert done.stderr == ""

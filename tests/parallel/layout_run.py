@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -17,7 +19,8 @@ from preheat.arithmetic import Rope
 from preheat.model import router, routers
 from preheat.model.router import best
 from preheat.parallel import Engine, Objective
-from preheat.recipe import Experts, LatentAttention, Model, MultiTokenPrediction, Parallel
+from preheat.recipe import Experts, LatentAttention, Model, MultiTokenPrediction, Optimizer, Parallel
+from preheat.train.optimizer import build_optimizer, set_rate
 
 VOCABULARY = 259  # odd: no tensor size divides it
 
@@ -86,6 +89,8 @@ class Training:
     rope: Rope | None = None
     scored: tuple[int, ...] = ()
     """How many tokens of each sample have a label; all of the samples that it doesn't name."""
+    optimizer: Optimizer | None = None
+    """A recipe's; when absent AdamW with a large epsilon, see `train`."""
 
     def with_micro_size(self, micro_size: int) -> Training:
         return replace(self, micro_size=micro_size)
@@ -145,7 +150,10 @@ def train(training: Training, parallel: Parallel) -> Outcome:
     # Adam divides by the root of the second moment. Where a gradient is near zero that makes noise of 1e-8 into a step as large as any;
     # then a token that two experts suit alike goes to the other one, and runs part. The large epsilon keeps noise as small as it is, and
     # the large initial weights (init_std) make such ties rare.
-    optimizer = torch.optim.AdamW([parameter for _, parameter in parameters], lr=3e-3, eps=1e-4, fused=True)
+    optimizer: torch.optim.Optimizer = torch.optim.AdamW([parameter for _, parameter in parameters], lr=3e-3, eps=1e-4, fused=True)
+    if training.optimizer is not None:
+        optimizer = build_optimizer(engine, training.optimizer)
+        set_rate(optimizer, 3e-3)
     losses, norms = [], []
     for step in range(len(training.shapes)):
         tokens, labels = training.batch(step)
@@ -218,6 +226,15 @@ def distance(training: Training, parallel: Parallel, reference: Outcome) -> Dist
         score=_relative([mine.score], [reference.score]),
         initial=all(np.array_equal(value, initial[name]) for name, value in mine.initial),
     )
+
+
+def compiled_distance(training: Training, parallel: Parallel, reference: Outcome) -> Distance:
+    """The same, traced and differentiated as a whole where blocks are compiled, but without Inductor's compiler, which takes half a minute."""
+    with patch.object(torch, "compile", partial(torch.compile, backend="aot_eager")), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the tracer's own
+        found = distance(training, parallel, reference)
+    assert torch._dynamo.utils.counters["frames"]["ok"] > 0
+    return found
 
 
 def whole(parameters: Iterable[tuple[str, torch.nn.Parameter]]) -> Named:

@@ -11,7 +11,7 @@ from layout_run import MODELS, Bars, Training, assert_equal, train
 from rank_pool import RankFailed, RankPool
 
 from preheat.arithmetic import layout
-from preheat.recipe import MultiTokenPrediction, Parallel, Recompute, WidthTransfer
+from preheat.recipe import MultiTokenPrediction, Optimizer, Parallel, Recompute, WidthTransfer
 
 ALL = ("dense", "gpt2", "mixtral", "deepseek")
 PLAIN, SPARSE = ALL[:2], ALL[2:]
@@ -59,6 +59,7 @@ ALONE: Layouts = {
 TOGETHER: Layouts = {
     "sequence+1f1b": (4, {**SP, "pipeline": 2}, ALL),  # Mixtral 8x22B, Llama 3.1 405B
     "tensor+1f1b+optimizer": (8, {"tensor": 2, "pipeline": 2, "sharding": "optimizer"}, ("gpt2",)),  # GPT-3 175B
+    "tensor+embedding-alone": (4, {"tensor": 2, "pipeline": 2, "pipeline_layers": (0, 4)}, ("dense",)),
     "sequence+interleaved": (4, {**SP, **V, "schedule": "interleaved"}, ("gpt2",)),  # GPT-3 175B by Megatron
     "sequence+gather": (4, {**SP, "context": 2}, ("dense", "deepseek")),
     "sequence+ring": (4, {**SP, "context": 2, "context_exchange": "ring"}, ("dense", "deepseek")),
@@ -218,6 +219,26 @@ def test_prediction_layers_that_never_ran_do_not_disturb_bf16(apart: Apart, size
 def test_other_models(apart: Apart, name: str, changes: dict[str, Any], sizes: dict[str, Any]) -> None:
     model = MODELS[name].model_copy(update={"layers": 2} | changes)
     assert_equal(apart(2, Parallel(**sizes), Training(model, micro_size=2)))
+
+
+@pytest.mark.parametrize(
+    ("count", "name", "sizes"),
+    [
+        (2, "dense", {"sharding": "full"}),
+        (4, "gpt2", {"pipeline": 2, "sharding": "optimizer"}),
+        (2, "mixtral", {}),
+        (2, "mixtral", {"expert": 2}),
+        (2, "mixtral", {"expert_tensor": 2}),
+        (4, "mixtral", {"expert": 2, "sharding": "full"}),
+        (4, "mixtral", {"expert_tensor": 2, "sharding": "full"}),
+        (8, "mixtral", {"sharding": "full", "expert": 4}),
+    ],
+)
+def test_muon_over_ranks(apart: Apart, count: int, name: str, sizes: dict[str, Any]) -> None:
+    """It moves matrices by some 2e-3 in two steps. PyTorch orthogonalises in bf16, so that the last bit of a gradient can show in 1e-4."""
+    muon = Optimizer(name="muon", eps=1e-4)
+    two_steps = training(count, Parallel(**sizes), name, optimizer=muon, shapes=((8, 16),) * 2)
+    assert_equal(apart(count, Parallel(**sizes), two_steps), Bars(norm=5e-5, parameter=2e-4, score=5e-5))
 
 
 def test_a_batch_that_the_replicas_cannot_share_is_refused(ranks: RankPool) -> None:

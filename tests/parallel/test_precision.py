@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
-from layout_run import DENSE, MODELS, VOCABULARY
+from layout_run import DENSE, MODELS, VOCABULARY, Outcome, Training, assert_equal, compiled_distance
+from rank_pool import RankPool
 
 from preheat.errors import PreheatError
 from preheat.parallel import Engine, Objective
@@ -87,6 +89,21 @@ def test_compiled_blocks_compute_the_same(model: str, recompute: str, monkeypatc
     )
     assert compiled == [pytest.approx(pair, rel=1e-5) for pair in plain]
     assert torch._dynamo.utils.counters["frames"]["ok"] > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("dense", {"sharding": "full", "recompute": Recompute(kind="full")}),
+        ("gpt2", {"pipeline": 2}),
+        ("deepseek", {"context": 2, "expert": 2}),
+    ],
+)
+def test_compiled_blocks_over_ranks_are_one_process(
+    ranks: RankPool, reference: Callable[[Training], Outcome], name: str, sizes: dict[str, Any]
+) -> None:
+    training = Training(MODELS[name].model_copy(update={"layers": 2}), micro_size=2, shapes=((8, 16),) * 2)
+    assert_equal(ranks.run(2, compiled_distance, training, Parallel(compile=True, **sizes), reference(training)))
 
 
 @pytest.fixture(autouse=True)

@@ -86,6 +86,7 @@ EXPERTS = """
 count = 4
 active = 2
 ffn_hidden = 32
+score = "sigmoid"
 aux_loss = 0.01
 bias_update_rate = 0.001
 """
@@ -103,8 +104,8 @@ SAVE_POINTS = (
     ("write_tensors", "after"),
     ("write_json", "before"),
     ("write_json", "after"),
-    ("_point_at", "before"),  # renamed, and `latest` still at the one before
-    ("_point_at", "after"),
+    ("point_at", "before"),  # renamed, and `latest` still at the one before
+    ("point_at", "after"),
     ("retain", "before"),
     ("retain", "half"),
     ("retain", "after"),
@@ -132,7 +133,7 @@ def arm(kill: Kill) -> None:
     from preheat.train import checkpoint, loop
 
     name, when, step = kill
-    if name.startswith("_") and name != "_point_at":
+    if name.startswith("_"):
         owner: Any = loop.Trainer
         is_it = lambda arguments: (arguments[1]["step"] if name == "_tell" else arguments[1].number) == step  # noqa: E731
     else:
@@ -260,12 +261,12 @@ def kills(layout: str, epoch: int, count: int) -> Iterator[tuple[Kill, int]]:
         step = (RAMP, STAGE, epoch, 20, 36, 49)[number]
         chosen.append((step, (name, when, step)))
     chosen += [(step, ("_train_step", "before", step)) for step in (RAMP - 1, STAGE, epoch, epoch + 1, 60)]
-    chosen.append((60, ("_point_at", "before", 60)))
+    chosen.append((60, ("point_at", "before", 60)))
     if count < len(chosen):
         chosen = rng.sample(chosen, count)
     moments = (rng.randrange(58) for _ in range(count - len(chosen)))
     chosen += [(moment, ("", "", moment)) for moment in moments]
-    for _, kill in sorted(chosen, key=lambda entry: (entry[0], entry[1][0] in ("_point_at", "retain"))):  # these leave a checkpoint
+    for _, kill in sorted(chosen, key=lambda entry: (entry[0], entry[1][0] in ("point_at", "retain"))):  # these leave a checkpoint
         # Files of all are the first rank's affair; a victim beside it dies in what each rank does.
         own = kill[0] in ("write_tensors", "_train_step", "_save", "")
         yield kill, rng.randrange(ranks) if own else 0

@@ -74,6 +74,15 @@ questions = 5
 """
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "chaos: a hundred kills over all layouts, ten minutes: `make chaos`")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if "chaos" not in config.getoption("markexpr"):
+        items[:] = [item for item in items if "chaos" not in item.keywords or item.get_closest_marker("chaos") is None]
+
+
 def preheat(*arguments: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
     """Run the program in a process of its own and hold its exit code."""
     done = subprocess.run([sys.executable, "-m", "preheat", *map(str, arguments)], capture_output=True, text=True, timeout=240, check=False)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from preheat.errors import RunFailed
 from preheat.parallel import Engine, Objective
 from preheat.recipe import Model, Optimizer, Parallel
 from preheat.train import checkpoint
+from preheat.train.files import write_tensors
 from preheat.train.optimizer import build_optimizer, set_rate
 from preheat.train.state import restore, run_state
 
@@ -36,7 +39,7 @@ def step(engine: Engine, optimizer: torch.optim.Optimizer, steps: int) -> None:
 
 
 def save(folder: Path, step: int, engine: Engine, optimizer: torch.optim.Optimizer) -> checkpoint.Checkpoint:
-    return checkpoint.save(folder, step, 12 * step, checkpoint.stage(run_state(engine, optimizer, once=True)), "f")
+    return checkpoint.save(folder, step, 12 * step, checkpoint.stage(run_state(engine, optimizer, once=True)).copy(), "f")
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -131,3 +134,74 @@ def test_a_disk_without_room_is_seen_before_anything_is_written(tmp_path: Path, 
     with pytest.raises(RunFailed, match=r"it needs \d+_?\d* bytes and 1_000 are free"):
         save(tmp_path, 1, network, optimizer)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_damaged_checkpoint_does_not_push_out_good_ones(tmp_path: Path) -> None:
+    """Cases E02, E05, E06: it is kept under another name, and what is no checkpoint is neither counted nor touched."""
+    network, optimizer = trained(MODEL, seed=1)
+    for number in (1, 2, 8, 9):
+        save(tmp_path, number, network, optimizer)
+    (tmp_path / "step-00000009" / "manifest.json").unlink()
+    (tmp_path / "step-00000008" / "rank-00000.json").write_text("{}")
+    (tmp_path / "step-00000030").mkdir()  # an empty one
+    (tmp_path / ".step-00000040.partial").mkdir()
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "step-of-mine").mkdir()
+    found, damaged = checkpoint.newest(tmp_path)
+    assert found is not None
+    assert found.step == 2
+    assert [bad.path.name for bad in damaged] == ["step-00000030", "step-00000009", "step-00000008"]
+    for bad in damaged:
+        checkpoint.set_aside(bad)
+    save(tmp_path, 3, network, optimizer)
+    checkpoint.retain(tmp_path, 2)
+    assert [path.name for path in checkpoint.published(tmp_path)] == ["step-00000003", "step-00000002"]
+    assert {"notes", "step-of-mine", "damaged-step-00000009"} < {path.name for path in tmp_path.iterdir()}
+    assert not (tmp_path / ".step-00000040.partial").exists()
+
+
+def test_steps_beyond_eight_digits_are_newer(tmp_path: Path) -> None:
+    network, optimizer = trained(MODEL, seed=1)
+    for number in (99_999_999, 100_000_000):
+        save(tmp_path, number, network, optimizer)
+    found, _ = checkpoint.newest(tmp_path)
+    assert found is not None
+    assert found.step == 100_000_000
+
+
+def test_the_best_stay(tmp_path: Path) -> None:
+    network, optimizer = trained(MODEL, seed=1)
+    parts = checkpoint.stage(run_state(network, optimizer, once=True)).copy()
+    for number, loss in enumerate([3.0, 2.0, 2.5, 1.0, 4.0, None, 2.0, 5.0], start=1):
+        notes = {} if loss is None else {"held_out_loss": loss}
+        checkpoint.save(tmp_path, number, number, parts, "f", notes=notes)
+        checkpoint.retain(tmp_path, 1, best=2)
+    assert [path.name[-1] for path in checkpoint.published(tmp_path)] == ["8", "7", "4"]
+
+
+def test_a_checkpoint_without_a_moment_is_refused(tmp_path: Path) -> None:
+    """Cases E10, E12: nothing goes on from moments that are not there."""
+    network, optimizer = trained(MODEL, seed=1)
+    state = run_state(network, optimizer, once=True)
+    gone = next(name for name in state if name.startswith("optimizer/exp_avg/"))
+    saved = checkpoint.save(tmp_path, 2, 24, checkpoint.stage({k: v for k, v in state.items() if k != gone}).copy(), "f")
+    with pytest.raises(RunFailed, match=gone):
+        restore(saved, *trained(MODEL, seed=2, steps=0))
+
+
+def test_the_library_reads_what_we_write(tmp_path: Path) -> None:
+    tensors = {
+        "a": torch.arange(5, dtype=torch.bfloat16),
+        "b/c": torch.randn(2, 3, dtype=torch.float64),
+        "number": torch.tensor(7.0),
+        "none": torch.zeros(0, 4),
+        "whole": torch.tensor([2**62, -1]),
+    }
+    told = write_tensors(tmp_path / "t.safetensors", tensors)
+    content = (tmp_path / "t.safetensors").read_bytes()
+    assert told == {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    read = load_file(tmp_path / "t.safetensors")
+    assert read.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert read[name].dtype == tensor.dtype
+        assert torch.equal(read[name], tensor)

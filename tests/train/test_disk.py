@@ -142,15 +142,19 @@ def test_a_slow_disk_does_not_hold_training(tmp_path: Path, monkeypatch: pytest.
     saver = Saver(tmp_path, lambda _: None, "f", writes_plain=True)
     weights = {"model/w": torch.zeros(1000)}
     begin = time.monotonic()
-    saver.begin(1, 1, weights, {})
+    buffers = {"model/b": torch.zeros(10)}
+    saver.begin(1, 1, buffers, weights, {})
+    buffers["model/b"].add_(1)  # a forward pass
+    saver.copied()
+    weights["model/w"].add_(1)  # the optimizer's step
     assert time.monotonic() - begin < 0.25
-    weights["model/w"].add_(1)  # training goes on
     saved = saver.finish()
     assert saved is not None
     assert saved.seconds > 0.5
-    out = {"model/w": torch.ones(1000)}
+    out = {"model/w": torch.ones(1000), "model/b": torch.ones(10)}
     checkpoint.Contents(saved.checkpoint).fill(out)
-    assert not out["model/w"].any(), "the copy was taken before"
+    assert not out["model/w"].any(), "the copies were taken before"
+    assert not out["model/b"].any()
 
 
 def test_old_checkpoints_that_stay_are_told(tmp_path: Path) -> None:
@@ -160,7 +164,7 @@ def test_old_checkpoints_that_stay_are_told(tmp_path: Path) -> None:
         raise PermissionError("not mine")
 
     saver = Saver(tmp_path, fails, "f", writes_plain=True)
-    saver.begin(1, 1, {"model/w": torch.zeros(10)}, {})
+    saver.begin(1, 1, {}, {"model/w": torch.zeros(10)}, {})
     saved = saver.finish()
     assert saved is not None
     assert saved.trouble is not None

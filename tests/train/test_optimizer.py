@@ -194,7 +194,7 @@ def test_a_restored_run_goes_on_with_the_same_bits(tmp_path: Path, model: Model,
     models = [engine.pieces[0].transformer for engine in (first, second)]
     train(models[0], optimizer, 2)
     train(models[1], other, 1)
-    restore(checkpoint.save(tmp_path, 2, 48, checkpoint.stage(run_state(first, optimizer, once=True)), "f"), second, other)
+    restore(checkpoint.save(tmp_path, 2, 48, checkpoint.stage(run_state(first, optimizer, once=True)).copy(), "f"), second, other)
     train(models[0], optimizer, 2)
     train(models[1], other, 2)
     for name, tensor in models[0].state_dict().items():

@@ -153,3 +153,31 @@ def test_a_half_written_metrics_line_is_taken_back(mini: tuple[Path, Path], undi
     path.write_text(path.read_text()[:-40])
     preheat("train", mini[0], "--data", mini[1], "--run", run)
     assert_same(run, undisturbed)
+
+
+def test_the_peak_is_measured_again_on_another_machine(mini: tuple[Path, Path], undisturbed: Path, tmp_path: Path) -> None:
+    """Once: what MFU refers to is of the machine that trains."""
+    run = tmp_path / "run"
+    shutil.copytree(undisturbed, run, symlinks=True)
+    file = run / "environment.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"device": "Abacus", "matmul_peak_flops": 1.0}))
+    for _ in range(2):
+        preheat("train", mini[0], "--data", mini[1], "--run", run)
+    now = json.loads(file.read_text())
+    assert now["device"] != "Abacus"
+    assert now["matmul_peak_flops"] > 1e6
+    (event,) = [e for e in map(json.loads, (run / "events.jsonl").read_text().splitlines()) if e["kind"] == "environment"]
+    assert "device: Abacus -> " in event["evidence"]
+    assert "peak rate of matrix multiplication: 1 -> " in event["evidence"]
+
+
+def test_the_best_checkpoints_stay_and_are_measured_at_every_save(mini: tuple[Path, Path], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    preheat("train", mini[0], "--data", mini[1], "--run", run, "--set", "checkpoint.keep_best=3", "--set", "checkpoint.keep=1")
+    lines = {line["step"]: line for line in metrics(run)}
+    saves = [7, 14, 21, 28, 35, 36, 42, 49, 56, 60]
+    assert [step for step, line in lines.items() if "held_out" in line] == sorted({*saves, 20, 40})
+    losses = {step: sum(s["loss"] * s["tokens"] for s in lines[step]["held_out"].values()) for step in saves}
+    best = sorted(saves, key=lambda step: (losses[step], -step))[:3]
+    kept = [int(path.name.removeprefix("step-")) for path in checkpoint.published(run / "checkpoints")]
+    assert kept == sorted({*best, 36, 60}, reverse=True)

@@ -7,7 +7,7 @@ two dropout masks (2); its 5 bytes per score of a head are softmax (2), dropout'
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from preheat.arithmetic.parameters import head_dim, kv_heads, value_dim
 from preheat.arithmetic.programs import Program
@@ -55,18 +55,23 @@ class _Sizes:
 
     def __init__(self, precision: Precision, program: Program) -> None:
         whole = precision.compute == "fp32"
-        self.kept = 4 if whole else 2
-        self.product = 1 if precision.compute == "fp8" and program.keeps_fp8 else self.kept
+        fp8 = precision.compute == "fp8"
+        self.kept = 4 if whole else 1 if fp8 and not program.keeps_cheap else 2
+        self.product = 1 if fp8 and program.keeps_fp8 else self.kept
         """What a product reads."""
         self.stream = max(program.stream, self.kept)
         """The residual stream, and what is normalised."""
         self.rounded_apart = self.stream > self.kept and not program.joint_projections
         """Each product that reads what a norm wrote rounds it for itself, and keeps that."""
+        self.normaliser = 4 if program.fused_attention else 0
+        """Of each head's softmax, which attention that does not keep the scores keeps."""
 
 
 def layer_kept(model: Model, precision: Precision, program: Program, *, sparse: bool) -> LayerKept:
     """What a layer with a dense feed-forward keeps, or (`sparse`) one with experts."""
     sizes = _Sizes(precision, program)
+    if not program.keeps_cheap:
+        return _least(model, sizes, sparse=sparse)
     around = Kept(stream=2 * (sizes.stream + (1 if model.dropout else 0)) * model.hidden)
     attention = _attention(model, sizes) if model.mla is None else _latent_attention(model, model.mla, sizes, program)
     scores = Kept()
@@ -79,9 +84,28 @@ def layer_kept(model: Model, precision: Precision, program: Program, *, sparse: 
     return LayerKept(Kept(stream=sizes.stream * model.hidden), around + attention, scores, feed_forward)
 
 
+def _least(model: Model, sizes: _Sizes, *, sparse: bool) -> LayerKept:
+    """Inputs of both blocks, queries, keys, values (or their latents) and output of attention, and what the activation function reads."""
+    mla, experts = model.mla, model.experts
+    entry = Kept(stream=sizes.stream * model.hidden)
+    if mla is None:
+        inside = 2 * (model.heads + kv_heads(model)) * head_dim(model)
+    else:
+        inside = mla.kv_lora_rank + (mla.q_lora_rank or 0) + model.heads * mla.v_head_dim
+    inner = 2 if model.activation == "swiglu" else 1
+    if sparse and experts is not None:
+        feed_forward = Kept(split=inner * sizes.kept * experts.shared * experts.ffn_hidden)
+        feed_forward += Kept(routed=inner * sizes.kept * experts.active * experts.ffn_hidden)
+    else:
+        feed_forward = Kept(split=inner * sizes.kept * model.ffn_hidden)
+    return LayerKept(entry, entry + entry + Kept(split=sizes.kept * inside), Kept(), feed_forward)
+
+
 def head_kept(model: Model, precision: Precision, program: Program) -> Kept:
     """The final norm, and the input of the head; of a loss that runs in chunks that input's gradient, which is computed along with it."""
     sizes = _Sizes(precision, program)
+    if not program.keeps_cheap:
+        return Kept()
     return Kept(stream=sizes.stream * model.hidden, inputs=(sizes.kept if program.logit_bytes else sizes.stream) * model.hidden)
 
 
@@ -113,8 +137,8 @@ def _latent_attention(model: Model, mla: LatentAttention, sizes: _Sizes, program
 
 
 def _mixed(model: Model, width: int, sizes: _Sizes) -> int:
-    """The output of attention, which the next product reads too, and the logarithms of its normalisers in fp32."""
-    return (sizes.kept if sizes.product == sizes.kept else sizes.kept + sizes.product) * width + 4 * model.heads
+    """The output of attention, which the next product reads too, and the normalisers."""
+    return (sizes.kept if sizes.product == sizes.kept else sizes.kept + sizes.product) * width + sizes.normaliser * model.heads
 
 
 def _inner(model: Model, sizes: _Sizes, program: Program) -> int:
@@ -137,5 +161,8 @@ def _experts(model: Model, experts: Experts, sizes: _Sizes, program: Program) ->
         routed=experts.active * _inner(model, sizes, program) * experts.ffn_hidden,
         routed_inputs=experts.active * (sizes.product * model.hidden + output),
     )
-    shared = _feed_forward(model, experts.shared * experts.ffn_hidden, sizes, program) if experts.shared else Kept()
-    return router + routed + shared
+    if not experts.shared:
+        return router + routed
+    shared = _feed_forward(model, experts.shared * experts.ffn_hidden, sizes, program)
+    # They read what the router read, unless either rounds it for itself.
+    return router + routed + (replace(shared, inputs=0.0) if sizes.stream == sizes.product else shared)

@@ -273,6 +273,8 @@ class MemoryModel:
         """Logits of a micro-batch: all of them, or those of preheat's chunk twice in fp32 and once rounded, with the head's gradient."""
         columns = padded_vocab(self.model.vocab_size, parallel.tensor) // parallel.tensor
         logits = shares.tokens * columns
+        if self.program.logit_bytes == 0:
+            return 0.0
         if self.program.logit_bytes is not None:
             return logits * (self.program.logit_bytes + 4 * self._depths)
         at_once = min(logits, max(LOGITS_AT_ONCE, 128 * columns))

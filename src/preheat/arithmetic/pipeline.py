@@ -88,22 +88,21 @@ def in_flight(parallel: Parallel, rank: int, micro_batches: int) -> float:
 
     1F1B holds as many as there are ranks from this one to the last (arXiv 2104.04473, section 2.2); interleaved, rank r is
     2 (p - r - 1) + (v - 1) p + 1 passes through a piece ahead (section 2.3). Zero-bubble schedules put off gradients of weights until
-    all ranks hold as much as the first (arXiv 2401.10241), in V shape p in all (arXiv 2405.15362); DualPipe holds p + 1 of either
-    direction's pieces (arXiv 2412.19437, table 2), and on half the ranks 2 p + 1 of half the size.
+    all ranks hold as much as the first, which is p (arXiv 2401.10241, 2405.15362). DualPipe holds p + 1 of either direction's pieces
+    (arXiv 2412.19437, table 2), and in V shape on half the ranks 2 p + 1 of half the size.
     """
     ranks, pieces = parallel.pipeline, parallel.virtual_pipeline
     if ranks == 1:
-        return min(1, micro_batches)
+        return 1
     if parallel.schedule == "dualpipe":
         return min(micro_batches, (ranks + 1) / 2)
     if parallel.schedule == "dualpipe-v":
         return min(micro_batches, ranks + 0.5)
-    if parallel.schedule == "zero-bubble-v":
+    if parallel.schedule in SPLIT_BACKWARD:
         return min(micro_batches, ranks)
-    ahead = ranks - 1 - (0 if parallel.schedule == "zero-bubble" else rank)
     if pieces == 1:
-        return min(micro_batches, ahead + 1)
-    return min(micro_batches * pieces, 2 * ahead + (pieces - 1) * ranks + 1) / pieces
+        return min(micro_batches, ranks - rank)
+    return min(micro_batches * pieces, 2 * (ranks - rank - 1) + (pieces - 1) * ranks + 1) / pieces
 
 
 def bubble(parallel: Parallel, micro_batches: int) -> Fraction:

@@ -136,20 +136,15 @@ def prediction(subject: Subject) -> Iterator[Finding]:
 
 @rule("engine.optimizer", "note")
 def optimizer(subject: Subject) -> Iterator[Finding]:
-    """Over several ranks moments are kept in fp32, and Muon moves matrices and no stacks of experts.
+    """Over several ranks moments are kept in fp32: rounding at random is written for whole tensors, and a rank has a shard.
 
-    Rounding at random and taking a stack apart are written for whole tensors, and a rank has a shard.
-    Example: state_precision = "bf16" with sharding = "full" on 8 GPUs; name = "muon" with [model.experts] and expert = 8.
+    Example: state_precision = "bf16" with sharding = "full" on 8 GPUs.
     Source: preheat, train/optimizer.py.
     """
-    chosen = subject.recipe.optimizer
-    if max(subject.ranks or 1, smallest_world(subject.parallel)) == 1:
-        return
-    if chosen.state_precision == "bf16":
+    several = max(subject.ranks or 1, smallest_world(subject.parallel)) > 1
+    if several and subject.recipe.optimizer.state_precision == "bf16":
         got = "bf16 moments over several ranks are not trained"
         yield Finding("optimizer.state_precision", got, "", 'Set state_precision = "fp32"')
-    if chosen.name == "muon" and subject.model.experts is not None:
-        yield Finding("optimizer.name", "muon on experts over several ranks is not trained", "", 'Set name = "adamw"')
 
 
 @rule("engine.compile", "note")

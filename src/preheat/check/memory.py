@@ -1,4 +1,4 @@
-"""Rules about memory: whether the weights, their state and the least that activations take can be on a GPU at all."""
+"""Rules about memory: whether a recipe can be on its GPUs at all, and whether it is likely to be."""
 
 from __future__ import annotations
 
@@ -6,27 +6,29 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from preheat.arithmetic import dense_layers, head_dim, kv_heads, pipeline_split, rank_states, stage_parallel
+from preheat.arithmetic import layout, stage_parallel
+from preheat.arithmetic.memory import CUDA_CONTEXT, Memory, MemoryModel, Step
+from preheat.arithmetic.programs import LEAST, MEGATRON, PREHEAT, Program
 from preheat.check.registry import Finding, rule
 from preheat.check.subject import Subject
-from preheat.recipe import Parallel, Recipe
+
+USUAL_MEMORY = 80_000_000_000
+"""Bytes of a GPU when nobody says what the recipe runs on."""
 
 
 @dataclass(frozen=True)
 class Need:
-    """What the fullest GPU needs at least, in bytes."""
+    """What the fullest GPU needs, in bytes."""
 
-    rank: int
-    """Its pipeline rank."""
-    states: int
-    activations: int
+    memory: Memory
     stage: int
     """The stage of the recipe in which that is."""
     ranks: int
 
     @property
-    def total(self) -> int:
-        return self.states + self.activations
+    def least(self) -> int:
+        """What has to be there whatever else is."""
+        return self.memory.states + self.memory.activations + CUDA_CONTEXT
 
 
 @rule("memory.fits", arguable=True)
@@ -35,17 +37,19 @@ def fits(subject: Subject) -> Iterator[Finding]:
 
     Under AdamW in mixed precision a parameter's state is 18 bytes; 12 can be sharded over the replicas. Activations are counted as what
     must wait for the backward pass: layer inputs under full recomputation, else what a layer cannot cheaply make again, for as many
-    micro-batches as the pipeline has under way. What is left of the binary size (7%) is for CUDA, NCCL and fragmentation, so a recipe that
-    is refused here does not run, and one that passes may still be too large: `preheat plan` measures.
+    micro-batches as the pipeline has under way. Only CUDA's context is added, so a recipe that is refused here does not run, and one that
+    passes may still be too large.
     Example: 405B on 128 GPUs with tensor 8, pipeline 8 and context 2 has 76 GB of state a GPU and no room for activations in 80 GB.
     Source: arXiv 1910.02054 (state); arXiv 2205.05198, section 4 (activations).
     """
-    need = needed(subject)
-    if need is None or need.total <= _capacity(subject):
+    need = needed(subject, LEAST)
+    if need is None or need.least <= _capacity(subject):
         return
+    states, activations = need.memory.states / 1e9, need.memory.activations / 1e9
     yield Finding(
         subject.ranks_key,
-        _told(subject, need),
+        f"{_where(subject, need)} {states:.1f} GB of weights and their state and {activations:.1f} GB of activations at least"
+        + _stage(subject, need),
         f"a GPU has {_capacity(subject) / 1e9:g} GB" + _assumed(subject),
         _way_out(subject, need),
     )
@@ -53,93 +57,75 @@ def fits(subject: Subject) -> Iterator[Finding]:
 
 @rule("memory.tight", "warning")
 def tight(subject: Subject) -> Iterator[Finding]:
-    """What is needed at least leaves a tenth of the GPU for buffers of communication, logits and the rest.
+    """All that a step takes, as far as it can be told beforehand, leaves a tenth of the GPU free.
 
-    Example: 405B on 128 GPUs with everything recomputed: 78 of 80 GB are spoken for before the first buffer.
-    Source: as memory.fits; the tenth is preheat's.
+    Beside states and activations these are logits, buffers, the libraries' own and what the allocator can't use. It is an estimate of the
+    leaner of two programs, this one and Megatron-LM: half of the published figures are within a twentieth of it, others further off. So it
+    is held against a GPU that somebody named, and not against one that is assumed.
+    Example: 405B on 128 H100 with everything recomputed: 79 of 85 GB.
+    Source: preheat.arithmetic.memory, held against published runs by `preheat plan calibrate`.
     """
-    need = needed(subject)
-    if need is not None and 0.9 * _capacity(subject) < need.total <= _capacity(subject):
-        want = f"a GPU has {_capacity(subject) / 1e9:g} GB" + _assumed(subject)
-        yield Finding(subject.ranks_key, _told(subject, need), want, _way_out(subject, need))
+    if subject.gpus is None or subject.gpus.assumed:
+        return
+    least = needed(subject, LEAST)
+    estimates = [need for program in (MEGATRON, PREHEAT) if (need := needed(subject, program))]
+    capacity = _capacity(subject)
+    if least is None or least.least > capacity or not estimates:
+        return
+    need = min(estimates, key=lambda need: need.memory.total)
+    if need.memory.fits(capacity):
+        return
+    parts = sorted(need.memory.parts(), key=lambda part: -part[1])[:4]
+    told = ", ".join(f"{size / 1e9:.1f} {name}" for name, size in parts)
+    yield Finding(
+        subject.ranks_key,
+        f"{_where(subject, need)} about {need.memory.total / 1e9:.1f} GB{_stage(subject, need)} ({told})",
+        f"a GPU has {capacity / 1e9:g} GB",
+        _way_out(subject, need),
+    )
 
 
-@lru_cache(maxsize=1)
-def needed(subject: Subject) -> Need | None:
+@lru_cache(maxsize=3)
+def needed(subject: Subject, program: Program) -> Need | None:
     """The need of the fullest GPU over pipeline ranks and stages; None when ranks are unknown or the layout does not divide."""
+    recipe, ranks = subject.recipe, subject.ranks
+    if not ranks:
+        return None
+    model = MemoryModel(subject.model, recipe.precision, recipe.optimizer, program)
     found: list[Need] = []
     for index, stage, _, seq_len in subject.stages():
-        layout = stage_parallel(subject.parallel, stage)
-        micro = stage.micro_size or subject.recipe.batch.micro_size
+        parallel = stage_parallel(subject.parallel, stage)
+        micro, samples = stage.micro_size or recipe.batch.micro_size, stage.global_size or recipe.batch.global_size
         try:
-            split = pipeline_split(subject.model.layers, layout)
-            recipe, ranks = subject.recipe, subject.ranks
-            every = rank_states(subject.model, layout, recipe.precision, ranks, recipe.optimizer) if ranks else ()
+            step = Step(micro, seq_len, max(1, samples // (micro * layout(parallel, ranks).dense_dp)))
+            found += [Need(memory, index, ranks) for memory in model.per_rank(parallel, ranks, step)]
         except ValueError:
             return None
-        for rank, states in enumerate(every):
-            layers = [layer for chunk in split[rank] for layer in chunk.layers]
-            tokens = micro * seq_len // layout.context
-            found.append(Need(rank, states.total, _activations(subject.recipe, layout, layers, rank, tokens), index, subject.ranks or 0))
-    return max(found, key=lambda need: need.total, default=None)
+    return max(found, key=lambda need: need.least if program is LEAST else need.memory.total, default=None)
 
 
-def _activations(recipe: Recipe, layout: Parallel, layers: list[int], rank: int, tokens: int) -> int:
-    """Bytes that a pipeline rank keeps at least, of `tokens` tokens per micro-batch.
-
-    1F1B has pipeline - rank micro-batches under way on a rank, DualPipe (pipeline + 1) / 2 in each of its two pieces.
-    """
-    recomputed = 0
-    if layout.recompute.kind == "full":
-        recomputed = len(layers) if layout.recompute.layers is None else min(layout.recompute.layers, len(layers))
-    layer_input = 2 * recipe.model.hidden * tokens // (layout.tensor if layout.sequence else 1)
-    kept = sorted((_layer(recipe, layout, layer, tokens) for layer in layers), reverse=True)
-    one = recomputed * layer_input + sum(kept[recomputed:])
-    return one * (layout.pipeline + 1) // 2 if layout.schedule == "dualpipe" else one * (layout.pipeline - rank)
-
-
-def _layer(recipe: Recipe, layout: Parallel, layer: int, tokens: int) -> int:
-    """Bytes that one layer keeps at least when it is not recomputed as a whole.
-
-    These are the inputs of both blocks, queries, keys, values (or their latents) and output of attention, and what goes into the activation
-    function. Norms, activation functions and projections up from a latent cost nothing to compute again, so they are not counted: of the 34
-    bytes per token and hidden unit that arXiv 2205.05198 counts for a GPT layer with flash attention, 20 are left.
-    """
-    model, mla, experts = recipe.model, recipe.model.mla, recipe.model.experts
-    if mla is None:
-        inside = (2 * model.heads + 2 * kv_heads(model)) * head_dim(model)
-    else:
-        inside = mla.kv_lora_rank + (mla.q_lora_rank or 0) + model.heads * mla.v_head_dim
-    width = model.ffn_hidden
-    if experts is not None and layer >= dense_layers(model):
-        width = (experts.active + experts.shared) * experts.ffn_hidden
-    inside += (2 if model.activation == "swiglu" else 1) * width
-    size = {"fp8": 1, "fp32": 4}.get(recipe.precision.compute, 2)
-    return size * tokens * (2 * model.hidden // (layout.tensor if layout.sequence else 1) + inside // layout.tensor)
-
-
-def _capacity(subject: Subject) -> float:
-    return subject.gpus.gpu.usable if subject.gpus else 80e9
+def _capacity(subject: Subject) -> int:
+    return subject.gpus.gpu.usable if subject.gpus else USUAL_MEMORY
 
 
 def _assumed(subject: Subject) -> str:
     return "" if subject.gpus and not subject.gpus.assumed else " (no kind was named: --gpus 64xH200 names one)"
 
 
-def _told(subject: Subject, need: Need) -> str:
-    where = f"pipeline rank {need.rank}" if subject.parallel.pipeline > 1 else "each GPU"
-    stage = f" in stage {subject.recipe.stage[need.stage].name}" if len(subject.recipe.stage) > 1 else ""
-    state, rest = need.states / 1e9, need.activations / 1e9
-    return (
-        f"{where} of {need.ranks:_} ranks needs {state:.1f} GB of weights and their state and {rest:.1f} GB of activations at least{stage}"
-    )
+def _where(subject: Subject, need: Need) -> str:
+    where = f"pipeline rank {need.memory.rank}" if subject.parallel.pipeline > 1 else "each GPU"
+    return f"{where} of {need.ranks:_} ranks needs"
+
+
+def _stage(subject: Subject, need: Need) -> str:
+    return f" in stage {subject.recipe.stage[need.stage].name}" if len(subject.recipe.stage) > 1 else ""
 
 
 def _way_out(subject: Subject, need: Need) -> str:
     ways = []
     if subject.parallel.sharding == "none":
         ways.append('set parallel.sharding = "optimizer"')
-    if need.activations > need.states / 4 and subject.parallel.recompute.kind != "full":
+    if need.memory.activations > need.memory.states / 4 and subject.parallel.recompute.kind != "full":
         ways.append('set parallel.recompute.kind = "full"')
     ways.append("use more GPUs, or more tensor or pipeline ranks")
     text = "; ".join(ways)

@@ -1,12 +1,14 @@
 """Data: from sources of text to token ids on disk that training and evaluation read."""
 
 from preheat.data.indexed import IndexedDataset
-from preheat.data.inspect import Shown, documents, held_out_tokens
+from preheat.data.inspect import Shown, documents, held_out_tokens, sample
 from preheat.data.manifest import Manifest, PreparedSource, Split
 from preheat.data.order import SampleOrder, StageSamples, Usage
-from preheat.data.prepare import prepare
+from preheat.data.prepare import planned, prepare
 from preheat.data.sources import Document, Reading, read
+from preheat.data.statistics import s_curve, statistics
 from preheat.data.tokenizer import Tokenizer
+from preheat.data.verify import verify
 
 __all__ = [
     "Document",
@@ -22,6 +24,11 @@ __all__ = [
     "Usage",
     "documents",
     "held_out_tokens",
+    "planned",
     "prepare",
     "read",
+    "s_curve",
+    "sample",
+    "statistics",
+    "verify",
 ]

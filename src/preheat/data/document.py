@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 HEAD = 200
 """Characters of a document that its exclusion shows."""
@@ -34,6 +34,8 @@ class Exclusion:
     detail: str
     head: str
     """The first `HEAD` characters."""
+    count: int = 1
+    """How many documents it stands for: the rows of a part of a file that cannot be read have one record."""
 
 
 def exclude(document: Document, step: str, reason: str, detail: str = "") -> Exclusion:
@@ -58,7 +60,7 @@ class Reading:
         self.documents += count
         if reason != EMPTY:
             self.unreadable[reason] += count
-        self.excluded.append(exclude(document, "read", reason, detail))
+        self.excluded.append(replace(exclude(document, "read", reason, detail), count=count))
 
 
 EMPTY = "empty"

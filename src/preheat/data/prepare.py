@@ -16,8 +16,9 @@ from pathlib import Path
 from preheat import recipe
 from preheat.data import indexed
 from preheat.data import tokenizer as tokenizers
+from preheat.data.clean import STEP_NAMES
 from preheat.data.manifest import FILE_NAME, SCHEMA, FileEntry, Funnel, Inputs, Manifest, PreparedSource, Split, TokenizerUsed
-from preheat.data.pipeline import Backend, Context, Plan, divided, local, run, shard_size
+from preheat.data.pipeline import Backend, Context, Plan, divided, local_backend, perform_all, shard_size
 from preheat.data.pipeline.assigning import TOKENIZER, tokenizer_content
 from preheat.data.pipeline.plan import RULES_VERSION
 from preheat.data.pipeline.reading import CHECK, READ, Counts
@@ -29,7 +30,7 @@ from preheat.data.tokenizer import Tokenizer
 from preheat.data.workspace import CONTENT, work_folder, workspace
 from preheat.errors import PreheatError, Problem, RunFailed, refuse
 
-STEPS = ("read", "clean", "duplicate", "near-duplicate")
+STEPS = ("read", *STEP_NAMES, "duplicate", "near-duplicate")
 """Where a document can go, in this order."""
 
 
@@ -63,12 +64,12 @@ def prepare(
         with workspace(out) as work:
             context = Context(work, _plan(data, tokenizer, vocab_size, folder, files))
             context.plan.save(work)
-            chosen = backend or local(context.plan, workers)
+            chosen = backend or local_backend(context.plan, workers)
             size = sum(file.size for own in files for file in own)
             what = f"{len(files)} sources, {sum(map(len, files)):,} files, {size / 1e6:.1f} MB in {len(context.plan.shards):,} shards"
             progress(f"preparing {what}; {chosen.description}")
             try:
-                run(context, chosen, progress)
+                perform_all(context, chosen, progress)
             finally:
                 chosen.close()
             _finish(context, files, progress)
@@ -77,6 +78,22 @@ def prepare(
         raise RunFailed(Problem("data.write", got, "", "Make room, and prepare again: what is done stays done")) from error
     progress(f"prepared in {time.perf_counter() - start:.1f} s")
     return Manifest.load(out)
+
+
+def planned(data: recipe.Data, tokenizer: recipe.Tokenizer, vocab_size: int, *, folder: Path, out: Path) -> Context:
+    """The plan of a preparation that other machines will work on, in the work folder of `out`.
+
+    Raises:
+        PreheatError: a source is missing, or `out` exists.
+    """
+    _check(data)
+    if out.exists():
+        refuse("data.out", "the folder exists", "there is nothing left to plan", "Choose another folder, or delete this one", file=out)
+    work = work_folder(out)
+    work.mkdir(parents=True, exist_ok=True)
+    context = Context(work, _plan(data, tokenizer, vocab_size, folder, [resolve(source, folder) for source in data.source]))
+    context.plan.save(work)
+    return context
 
 
 def configuration(data: recipe.Data, tokenizer: recipe.Tokenizer, vocab_size: int) -> str:

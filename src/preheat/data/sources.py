@@ -13,8 +13,8 @@ from typing import Any
 
 from preheat import recipe
 from preheat.data.document import Document, Exclusion, File, Reading, exclude
-from preheat.data.read import read_file, split_file
-from preheat.data.read.streams import open_file
+from preheat.data.formats import read_file, split_file
+from preheat.data.formats.streams import open_file
 from preheat.errors import refuse
 
 __all__ = [

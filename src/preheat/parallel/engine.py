@@ -55,15 +55,16 @@ class Engine:
     ) -> None:
         """Build on the meta device, lay out, and fill with initial weights that don't depend on the layout.
 
-        Without a process group the model is one plain piece.
+        Without a process group the model is one plain piece. On the meta device nothing is filled: that shows what a layout leaves of a
+        model on this rank, and takes no memory.
         """
         self.config, self.parallel, self.precision, self.device = model, parallel, precision, device
-        self.meshes: Meshes | None = build_meshes(parallel, device.type) if dist.is_initialized() else None
+        self.meshes: Meshes | None = build_meshes(parallel, "cpu" if device.type == "meta" else device.type) if dist.is_initialized() else None
         rank = self.meshes.dense.get_local_rank("pipeline") if self.meshes else 0
         with torch.device("meta"):
             self.pieces = [Piece(Transformer(model, chunk), compute) for chunk in pipeline_split(model.layers, parallel)[rank]]
         self._lay_out()
-        for piece in self.pieces:
+        for piece in self.pieces if device.type != "meta" else ():
             piece.to_empty(device=device)
             init_weights(piece.transformer, model, seed, fill_own)
             gather_predictions(piece)

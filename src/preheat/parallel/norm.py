@@ -43,8 +43,8 @@ def clip_gradients(parameters: Iterable[nn.Parameter], most: float, twins: Seque
 def _norms(tensors: list[Tensor]) -> Iterable[Tensor]:
     """The 2-norm of each.
 
-    A CPU adds squares in fp32 one after the other: of 10^7 they come out 4e-4 short, of 10^8 1 %, and otherwise in every layout. In parts of
-    `PART` the error is 2e-7.
+    A CPU adds squares in fp32 one after the other: the norm of 10^7 numbers comes out 4e-4 short, of 10^8 1 %, and another one in every
+    layout. In parts of `PART` the error is 2e-7.
     """
     if tensors and tensors[0].device.type == "cpu":
         return (torch.stack(torch._foreach_norm(x.reshape(-1).split(PART))).double().norm() for x in tensors)

@@ -81,11 +81,13 @@ class Piece(nn.Module):
             sums = torch.stack([part.detach() for part in out])
             self.sums = sums if self.sums is None else self.sums + sums
             return out.total
+        # Embeddings from tensor ranks are a view of their DTensor; FSDP warns of a view, that nothing may be written into it.
+        x_BTD = out.x_BTD if chunk.layers else out.x_BTD.clone()
         if self.transformer.config.experts is None:
-            return out.x_BTD
+            return x_BTD
         # A piece without routers passes on a zero that hangs on its output, for the gradient of every output is sent back.
-        penalty = out.penalty if out.penalty is not None else 0.0 * out.x_BTD.flatten()[0].float()
-        return out.x_BTD, penalty
+        penalty = out.penalty if out.penalty is not None else 0.0 * x_BTD.flatten()[0].float()
+        return x_BTD, penalty
 
 
 class Pipeline:

@@ -22,12 +22,14 @@ def apply_sharding(piece: Piece, meshes: Meshes, parallel: Parallel, compute: to
     Gradients are summed over replicas and never averaged: the loss is already divided by the tokens of the whole batch.
     """
     again = parallel.sharding == "full"
+    # Without a pipeline the backward pass begins with what is in no block: its weights need not be let go of before.
+    rest_again = again and parallel.pipeline > 1
     splits = parallel.pipeline > 1 and parallel.schedule in SPLIT_BACKWARD
     assert not (again and splits), f"FSDP loses gradients where {parallel.schedule} gathers weights again; check says so"
     exact = MixedPrecisionPolicy()
     rounded = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32, cast_forward_inputs=False)
 
-    def shard(module: nn.Module, mesh: DeviceMesh, policy: MixedPrecisionPolicy) -> None:
+    def shard(module: nn.Module, mesh: DeviceMesh, policy: MixedPrecisionPolicy, again: bool = again) -> None:
         fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=again)
 
     transformer = piece.transformer
@@ -38,7 +40,7 @@ def apply_sharding(piece: Piece, meshes: Meshes, parallel: Parallel, compute: to
             shard(block.feed_forward.router, meshes.dense_sharding, exact)
         shard(block, meshes.dense_sharding, rounded)
     # A rounded embedding would make a rounded stream: blocks add to one in fp32, as they do in one process.
-    shard(piece, meshes.dense_sharding, exact)
+    shard(piece, meshes.dense_sharding, exact, rest_again)
     for module in piece.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)

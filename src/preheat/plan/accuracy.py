@@ -105,7 +105,7 @@ def predict(runs: Sequence[Run], constants: Constants) -> list[Error]:
     return errors
 
 
-def summary(calibration: Calibration, worst: int = 10) -> dict[str, Any]:
+def calibration_json(calibration: Calibration, worst: int = 10) -> dict[str, Any]:
     """The calibration as plain values, of the shape that `--json` promises."""
     groups: dict[str, Callable[[Run], bool]] = {
         "dense_a100_h100": lambda run: run.gpu.generation in ("ampere", "hopper") and not run.sparse,

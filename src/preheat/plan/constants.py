@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -24,16 +24,16 @@ class Kernels:
     """Parts of the GPU that each work on a tile of a matrix product at a time."""
     matrix: float
     """Share of the peak that a large matrix product in bf16 or fp16 reaches."""
-    matrix_fp8: float
-    """The same share of the peak in fp8, with one scale a tensor or row."""
-    matrix_mxfp8: float
-    """The same with scales by blocks of 32."""
-    matrix_fp4: float
-    """The same in fp4 with scales by blocks of 16."""
     attention: float
     """Share of the bf16 peak that the forward pass of flash attention reaches."""
     memory: float
     """Share of the memory bandwidth that elementwise kernels reach."""
+    matrix_fp8: float | None = None
+    """As `matrix`, of the peak in fp8 with one scale a tensor or row; None where the generation lacks the format or nobody measured it."""
+    matrix_mxfp8: float | None = None
+    """The same with scales by blocks of 32."""
+    matrix_fp4: float | None = None
+    """The same in fp4 with scales by blocks of 16."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +150,3 @@ def shipped() -> Constants:
 def tables() -> dict[str, Any]:
     """The tables of the shipped file, for a fit to start from."""
     return tomllib.loads(_FILE.read_text(encoding="utf-8"))
-
-
-FITTED = tuple(field.name for field in fields(Kernels) if field.name != "multiprocessors")

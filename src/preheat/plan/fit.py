@@ -15,7 +15,7 @@ from preheat.plan.step import StepModel
 
 _TURN = 0.1
 """Error (natural logarithm) from which it counts linearly: half of the rows are meant to be nearer."""
-_ROUNDS = 12
+_ROUNDS = 9
 _FINEST = 0.01
 
 
@@ -52,12 +52,12 @@ _DENSE = {
     "data_overlap": Belief(0.5, 0.3, share=True),
     "step": Belief(0.03, 1.0),
 }
-_EXPERTS = {"expert": Belief(3.0, 0.5), "exchange_overlap": Belief(0.3, 0.3, share=True), "launch_expert": Belief(1e-3, 1.0)}
+_EXPERTS = {"expert": Belief(3.0, 0.5), "exchange_overlap": Belief(0.3, 0.3, share=True), "launch_expert": Belief(3e-3, 0.7)}
 _SOFTWARE = {
-    "megatron-2021": _DENSE | {"matrix": Belief(0.85, 0.15)},
+    "megatron-2021": {"matrix": Belief(0.8, 0.15), "elementwise": Belief(2.0, 0.3), "step": Belief(0.03, 1.0)},
     "megatron": {name: belief for name, belief in (_DENSE | _EXPERTS).items() if name != "matrix"},
-    "megatron-2026": _EXPERTS,
-    "pytorch": _DENSE | {"attention_rate": Belief(0.6, 0.2)},
+    "megatron-2026": _EXPERTS | {"launch_expert": Belief(1e-3, 0.7)},
+    "pytorch": {name: belief for name, belief in _DENSE.items() if name != "tensor_overlap"} | {"attention_rate": Belief(0.6, 0.2)},
 }
 _COMMON = {
     "wave": Belief(0.5, 0.5),
@@ -120,7 +120,7 @@ def _improve(
     tables: dict[str, Any], path: tuple[str, ...], stride: float, jobs: Sequence[_Job], touched: Sequence[int], losses: list[float]
 ) -> float:
     """Move one number up or down where that helps; the stride to try next."""
-    belief, before = BELIEFS[path], _get(tables, path)
+    belief, before = BELIEFS[path], value_at(tables, path)
     best, at = sum(losses[index] for index in touched) + _surprise(belief, before), before
     kept: list[float] | None = None
     for value in (_moved(belief, before, stride), _moved(belief, before, -stride)):
@@ -186,7 +186,8 @@ def _moved(belief: Belief, value: float, stride: float) -> float:
     return min(0.95, max(0.0, value + stride)) if belief.share else value * math.exp(stride)
 
 
-def _get(tables: dict[str, Any], path: tuple[str, ...]) -> float:
+def value_at(tables: dict[str, Any], path: tuple[str, ...]) -> float:
+    """The number that stands at a path in the tables."""
     for name in path[:-1]:
         tables = tables[name]
     return float(tables[path[-1]])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import hypot
 
+from preheat.errors import refuse
 from preheat.hardware import Gpu
 from preheat.plan.constants import Common, Kernels, Software
 
@@ -12,7 +13,8 @@ _TILE = 128
 """Rows and columns of the output that one multiprocessor works on at a time."""
 _BACKWARD_ATTENTION = 3.0
 """Time of flash attention's backward pass over the forward pass: 2.5 times the products (arXiv 2205.14135), at a lower rate."""
-_FP8_ALIASES = {"fp8": ("matrix_fp8", "fp8", 1), "mxfp8": ("matrix_mxfp8", "mxfp8", 1), "fp4": ("matrix_fp4", "fp4", 1)}
+_NARROW = {"fp8": "matrix_fp8", "mxfp8": "matrix_mxfp8", "fp4": "matrix_fp4"}
+"""Formats of 8 bits and fewer, and their share of the peak among the constants."""
 
 
 @dataclass(frozen=True)
@@ -38,15 +40,22 @@ class Device:
         """The rates for a number format: `bf16`, `fp16`, `fp32`, `fp8`, `mxfp8` or `fp4`.
 
         Raises:
-            PreheatError: the GPU does not multiply in it.
+            PreheatError: the GPU does not multiply in it, or nobody measured how well.
         """
         plain = precision if precision in ("fp16", "fp32") else ("bf16" if "bf16" in gpu.peaks else "fp16")
         wide = gpu.peak(plain)
-        if precision in _FP8_ALIASES:
-            share, peak, element = _FP8_ALIASES[precision]
-            matrix = gpu.peak(peak) * float(getattr(kernels, share)) * software.matrix
-        else:
-            matrix, element = wide * kernels.matrix * software.matrix, 4 if precision == "fp32" else 2
+        wide_share = kernels.matrix * software.matrix
+        matrix, element = wide * wide_share, 4 if precision == "fp32" else 2
+        if precision in _NARROW:
+            peak, share = gpu.peak(precision), getattr(kernels, _NARROW[precision])
+            if share is None:
+                refuse(
+                    "plan.precision",
+                    f"no throughput of {precision} is known for {gpu.name}",
+                    f"known for the generation {gpu.generation}: bf16",
+                    "Plan with precision.compute = bf16",
+                )
+            matrix, element = peak * share * software.matrix, 1
         tiles = kernels.multiprocessors * _TILE * _TILE
         return cls(
             matrix,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from preheat.arithmetic import balanced_split
 from preheat.arithmetic.memory import Memory, MemoryModel, Step
@@ -17,17 +17,42 @@ _UNKNOWN = ("grpo", "distill", "frozen")
 """What else was in memory the table does not say: models that generate, teach, or are not trained."""
 
 
+@dataclass(frozen=True)
+class Case:
+    """A published run as the model of memory takes it."""
+
+    model: Model
+    parallel: Parallel
+    precision: Precision
+    optimizer: Optimizer
+    program: Program
+    step: Step
+    ranks: int
+
+    def per_rank(self) -> tuple[Memory, ...]:
+        """The breakdown of each pipeline rank.
+
+        Raises:
+            ValueError: the layout does not divide the ranks.
+        """
+        return MemoryModel(self.model, self.precision, self.optimizer, self.program).per_rank(self.parallel, self.ranks, self.step)
+
+
 def predicted_memory(run: Run) -> float | None:
     """Bytes that the row's figure should be; None where the row does not say enough."""
-    found = memory_of(run)
-    if found is None:
+    case = case_of(run)
+    if case is None:
+        return None
+    try:
+        found = case.per_rank()
+    except ValueError:
         return None
     per_rank = found[-1:] if "last rank" in run.memory_kind.lower() else found
     return float(max(memory.allocated if _allocated(run) else memory.total for memory in per_rank))
 
 
-def memory_of(run: Run) -> tuple[Memory, ...] | None:
-    """The breakdown of each pipeline rank of a published run."""
+def case_of(run: Run) -> Case | None:
+    """What ran, with what the table leaves unsaid; None where it tells of more than the row's model."""
     said = dict(pair.split("=", 1) for pair in run.notes.split("; ") if "=" in pair)
     functional = "golden values" in run.source.lower()
     model = _model(run, said) if functional else run.model
@@ -38,15 +63,11 @@ def memory_of(run: Run) -> tuple[Memory, ...] | None:
     parallel = _split_evenly(model, run.parallel)
     if functional and model.experts is not None and "expert-tensor-parallel-size" not in said and run.parallel.expert_tensor == 1:
         parallel = parallel.model_copy(update={"expert_tensor": parallel.tensor})  # Megatron-LM's default
-    optimizer = Optimizer(name="muon" if said.get("optimizer") == "muon" else "adamw")
-    replicas = run.ranks // (parallel.tensor * parallel.pipeline * parallel.context)
+    replicas = max(1, run.ranks // (parallel.tensor * parallel.pipeline * parallel.context))
     step = Step(run.micro_batch, run.seq_len, max(1, run.global_batch // (run.micro_batch * replicas)))
     compute = "fp8" if run.precision in ("fp8", "mxfp8", "fp4") else run.precision
-    model_of_memory = MemoryModel(model, Precision.model_validate({"compute": compute}), optimizer, _program(run, said))
-    try:
-        return model_of_memory.per_rank(parallel, run.ranks, step)
-    except ValueError:
-        return None
+    optimizer = Optimizer(name="muon" if said.get("optimizer") == "muon" else "adamw")
+    return Case(model, parallel, Precision.model_validate({"compute": compute}), optimizer, _program(run, said), step, run.ranks)
 
 
 def _allocated(run: Run) -> bool:

@@ -6,7 +6,7 @@ import csv
 import math
 import re
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import gcd
 from pathlib import Path
 from typing import Literal
@@ -15,13 +15,20 @@ from preheat.arithmetic import dense_layers, flops_per_token, head_dim, paramete
 from preheat.arithmetic.parameters import value_dim
 from preheat.errors import PreheatError, refuse
 from preheat.hardware import Gpu, find
-from preheat.plan.published import UnknownModel, architecture, plain
+from preheat.plan.published import UnknownModel, architecture
 from preheat.recipe import Model, Parallel, Recompute
 
 _NEEDED = ("source", "model", "hardware", "num_gpus", "seq_len", "TP", "PP", "tokens_s_gpu", "tflops_gpu", "step_time_s")
 _COLUMNS = {"layers": "layers", "hidden": "hidden", "heads": "heads", "kv_heads": "kv_heads", "ffn": "ffn_hidden", "vocab": "vocab_size"}
+_COLUMNS |= {"experts": "experts", "topk": "topk"}
+_FULL = 8192
+"""Tokens on a GPU from which a micro-batch of one sample keeps it busy, so that a row need not name its own."""
 _ROOM = 1.02
 """How far above a card's peak a figure may lie by rounding before it is taken for a slip of the pen."""
+
+
+_JEAN_ZAY = {"ampere": 8, "volta": 4}
+"""GPUs of a server by generation, on the cluster of BigScience's runs: each server has four Omni-Path cards of 100 Gb/s."""
 
 
 class Skip(Exception):
@@ -100,66 +107,91 @@ def read_runs(file: Path) -> Runs:
 def _run(row: dict[str, str]) -> Run:
     if row.get("phase", "") not in ("", "pretrain", "sft"):
         raise Skip(f"not pretraining: {row['phase'][:40]}")
-    gpu = _gpu(row["hardware"])
+    gpu = _gpu(row)
     ranks = _required(row, "num_gpus", "the number of GPUs is not named")
     seq_len = _required(row, "seq_len", "the sequence length is not named")
     tensor, pipeline = _model_parallel(row, gpu)
-    columns = {word: value for column, word in _COLUMNS.items() if (value := _whole(row, column))}
-    columns |= {word: value for word in ("experts", "topk") if (value := _whole(row, word))}
-    try:
-        model = architecture(row["model"], columns, pipeline)
-    except UnknownModel as reason:
-        raise Skip(str(reason)) from None
-    software = _software(row, gpu)
-    parallel = _parallel(row, ranks, tensor, pipeline, model, software)
-    micro_batch = _whole(row, "micro_batch") or 1
-    replicas = ranks // (tensor * pipeline * parallel.context)
-    if replicas < 1 or ranks % (tensor * pipeline * parallel.context) or ranks % (parallel.expert * parallel.expert_tensor * pipeline):
+    context = _whole(row, "CP") or 1
+    replicas = ranks // (tensor * pipeline * context)
+    if ranks % (tensor * pipeline * context):
         raise Skip("the layout does not divide the GPUs")
     if (named := _whole(row, "DP")) and named != replicas:
         raise Skip("the layout does not multiply to the GPUs")
-    global_batch = _whole(row, "global_batch")
-    if global_batch is None:
-        if pipeline > 1:
-            raise Skip("a pipeline without a global batch")
-        accumulated = re.search(r"micro_num (\d+)", row.get("notes", ""))
-        global_batch = micro_batch * replicas * (int(accumulated[1]) if accumulated else 1)
-    precision = _precision(row.get("precision", ""), gpu)
-    throughput, why = _throughput(row, model, gpu, precision, ranks, seq_len, global_batch, parallel, software)
-    memory = _number(row, "memory_GiB")
-    printed = _number(row, "memory_GB_printed")
-    bytes_used = memory * 2**30 if memory else printed * 1e9 if printed else None
-    if throughput is None and bytes_used is None:
-        raise Skip(why)
-    return Run(
-        row.get("id", ""),
-        row["source"],
-        row["model"],
-        model,
-        gpu,
-        ranks,
-        precision,
-        software,
-        seq_len,
-        micro_batch,
-        global_batch,
-        parallel,
-        throughput,
-        why,
-        bytes_used,
-        row.get("memory_kind", ""),
-        row.get("notes", ""),
+    model = _model(row, pipeline)
+    software = _software(row, gpu)
+    parallel = _parallel(row, replicas, model, software).model_copy(update={"tensor": tensor, "pipeline": pipeline, "context": context})
+    if ranks % (parallel.expert * parallel.expert_tensor * pipeline):
+        raise Skip("the layout of the experts does not divide the GPUs")
+    micro_batch, global_batch = _batch(row, seq_len // context, pipeline, replicas)
+    run = Run(
+        id=row.get("id", ""),
+        source=row["source"],
+        name=row["model"],
+        model=model,
+        gpu=gpu,
+        ranks=ranks,
+        precision=_precision(row.get("precision", ""), gpu),
+        software=software,
+        seq_len=seq_len,
+        micro_batch=micro_batch,
+        global_batch=global_batch,
+        parallel=parallel,
+        tokens_per_s_per_gpu=None,
+        no_throughput="",
+        memory=_memory(row),
+        memory_kind=row.get("memory_kind", ""),
+        notes=row.get("notes", ""),
     )
+    try:
+        return replace(run, tokens_per_s_per_gpu=_throughput(row, run))
+    except Skip as reason:
+        if run.memory is None:
+            raise
+        return replace(run, no_throughput=str(reason))
 
 
-def _gpu(name: str) -> Gpu:
-    bare = re.sub(r"\(.*?\)", "", name).strip()
+def _model(row: dict[str, str], pipeline: int) -> Model:
+    columns = {word: value for column, word in _COLUMNS.items() if (value := _whole(row, column))}
+    try:
+        return architecture(row["model"], columns, pipeline)
+    except UnknownModel as reason:
+        raise Skip(str(reason)) from None
+
+
+def _batch(row: dict[str, str], tokens: int, pipeline: int, replicas: int) -> tuple[int, int]:
+    """Samples of a forward pass and of a step; `tokens` of one sample lie on a GPU."""
+    micro_batch = _whole(row, "micro_batch")
+    if micro_batch is None:
+        if tokens < _FULL:
+            raise Skip("the micro-batch is not named")
+        micro_batch = 1
+    if (global_batch := _whole(row, "global_batch")) is not None:
+        return micro_batch, global_batch
+    if pipeline > 1:
+        raise Skip("a pipeline without a global batch")
+    accumulated = re.search(r"micro_num (\d{1,6})", row.get("notes", ""))
+    return micro_batch, micro_batch * replicas * (int(accumulated[1]) if accumulated else 1)
+
+
+def _memory(row: dict[str, str]) -> float | None:
+    if (exact := _number(row, "memory_GiB")) is not None:
+        return exact * 2**30
+    printed = _number(row, "memory_GB_printed")
+    return None if printed is None else printed * 1e9
+
+
+def _gpu(row: dict[str, str]) -> Gpu:
+    bare = re.sub(r"\(.*?\)", "", row["hardware"]).strip()
     if bare.upper().startswith("TPU"):
         raise Skip("not a GPU: TPU")
     try:
-        return find(bare)
+        gpu = find(bare)
     except PreheatError:
         raise Skip(f"unknown hardware: {bare[:40] or 'none named'}") from None
+    if "bigscience" in row.get("path", "").lower():
+        server = _JEAN_ZAY.get(gpu.generation, gpu.server)
+        return replace(gpu, domain=server, server=server, network_bandwidth=4 * 12.5e9 / server)
+    return gpu
 
 
 def _software(row: dict[str, str], gpu: Gpu) -> str:
@@ -172,51 +204,41 @@ def _software(row: dict[str, str], gpu: Gpu) -> str:
     if any(name in said for name in ("foundry", "nanotron", "internevo", "nanogpt", "torchtitan", "olmo", "lingua")):
         return "pytorch"
     if any(name in said for name in ("megatron", "nemo", "nvidia")) or row.get("FSDP", "") in ("", "0"):
-        return _bridge(row.get("ref", ""), said, gpu)
+        return _bridge(row.get("ref", ""), gpu)
     return "pytorch"
 
 
-def _bridge(ref: str, said: str, gpu: Gpu) -> str:
-    """Which Megatron: container 26.06 brought graphs of whole layers to Blackwell; later dates and undated pages have them everywhere."""
-    month = _month(ref) or (26 if "bridge" in said else 0, 7)
-    new = month >= (26, 6) and (gpu.generation == "blackwell" or "container" not in ref.lower())
+def _bridge(ref: str, gpu: Gpu) -> str:
+    """Which Megatron: container 26.06 brought graphs of whole layers to Blackwell, and later months to all."""
+    new = _month(ref) >= (26, 6) and (gpu.generation == "blackwell" or "container" not in ref.lower())
     return "megatron-2026" if new else "megatron"
 
 
-def _month(ref: str) -> tuple[int, int] | None:
-    """Year and month of NVIDIA's container or of the date that a row refers to; None when it names neither."""
+def _month(ref: str) -> tuple[int, int]:
+    """Year and month of NVIDIA's container or of the date that a row refers to; (0, 0) when it names neither."""
     found = re.match(r"(?:20)?(\d\d)[.-](\d\d)\b", ref)
-    return (int(found[1]), int(found[2])) if found else None
+    return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
-def _parallel(row: dict[str, str], ranks: int, tensor: int, pipeline: int, model: Model, software: str) -> Parallel:
-    sharded = row.get("FSDP", "")
-    optimizer = row.get("dist_opt", "")
-    sharding: Literal["none", "optimizer", "full"]
+def _parallel(row: dict[str, str], replicas: int, model: Model, software: str) -> Parallel:
+    """The layout but for the sizes of the dense mesh."""
+    sharded, optimizer = row.get("FSDP", ""), row.get("dist_opt", "")
+    sharding: Literal["none", "optimizer", "full"] = "none"
     if sharded not in ("", "0", "1", "N", "NO_SHARD"):
         sharding = "full"
     elif optimizer in ("Y", "ZeRO-1") or optimizer.startswith("zero1") or (not optimizer and software in ("megatron", "megatron-2026")):
         sharding = "optimizer"
-    else:
-        sharding = "none"
-    said = row.get("recompute", "").lower()
-    if not said:
-        said = "full" if software == "megatron-2021" else "none"
+    said = row.get("recompute", "").lower() or ("full" if software == "megatron-2021" else "none")
     kind: Literal["none", "selective", "full"] = "full" if said.startswith("full") else "selective" if "attn" in said else "none"
     virtual = _whole(row, "VP") or 1
-    context = _whole(row, "CP") or 1
-    replicas = ranks // (tensor * pipeline * context)
-    shards = re.fullmatch(r"zero1=(\d+)", optimizer)
-    replicate = replicas // int(shards[1]) if shards and int(shards[1]) > 0 and not replicas % int(shards[1]) else 1
+    within = re.fullmatch(r"zero1=([1-9]\d{0,6})", optimizer)
+    split = min(int(within[1]), replicas) if within else replicas
     return Parallel(
-        tensor=tensor,
-        pipeline=pipeline,
         virtual_pipeline=virtual,
-        context=context,
-        replicate=replicate,
+        replicate=replicas // split if not replicas % split else 1,
         expert=_whole(row, "EP") or 1 if model.experts is not None else 1,
         expert_tensor=_whole(row, "ETP") or 1 if model.experts is not None else 1,
-        sequence=tensor > 1 and software != "megatron-2021" and row.get("SP", "") != "N",
+        sequence=(_whole(row, "TP") or 1) > 1 and software != "megatron-2021" and row.get("SP", "") != "N",
         sharding=sharding,
         schedule="interleaved" if virtual > 1 else "1f1b",
         recompute=Recompute(kind=kind),
@@ -240,40 +262,35 @@ def _precision(said: str, gpu: Gpu) -> str:
     return found
 
 
-def _throughput(
-    row: dict[str, str],
-    model: Model,
-    gpu: Gpu,
-    precision: str,
-    ranks: int,
-    seq_len: int,
-    global_batch: int,
-    parallel: Parallel,
-    software: str,
-) -> tuple[float | None, str]:
-    """Tokens/s of a GPU from the first figure that the row states, or why there is none to compare with."""
-    if "golden values" in row["source"].lower():
-        return None, "a functional test, timed under settings for reproducible numbers"
-    if ranks > 1 and model.hidden < 512:
-        return None, "a model too small to time"
-    square = 6 * parameters(model).multiplied + 6 * model.layers * model.heads * (head_dim(model) + value_dim(model)) * seq_len
-    counted = flops_per_token(model, seq_len, parallel.tensor).megatron if "megatron-bridge" in row["source"].lower() else square
-    peak = gpu.peak(precision)
+def _throughput(row: dict[str, str], run: Run) -> float:
+    """Tokens/s of a GPU from the first figure that the row states."""
+    if "golden values" in run.source.lower():
+        raise Skip("a functional test, timed under settings for reproducible numbers")
+    peak = run.gpu.peak(run.precision)
     if rate := _number(row, "tokens_s_gpu"):
         found = rate
     elif (seconds := _number(row, "step_time_s")) and _whole(row, "global_batch"):
-        found = global_batch * seq_len / seconds / ranks
+        found = run.global_batch * run.seq_len / seconds / run.ranks
     elif flops := _number(row, "tflops_gpu"):
-        if software == "megatron-2021" and parallel.recompute.kind == "full":
-            counted = counted * 4 // 3  # as those programs counted what they computed again
-        found = flops * 1e12 / counted
+        found = flops * 1e12 / _counted(run)
     elif share := _number(row, "mfu_pct"):
-        found = share / 100 * peak / counted
+        found = share / 100 * peak / _counted(run)
     else:
-        return None, "no throughput is stated"
-    if found * flops_per_token(model, seq_len).causal > _ROOM * peak:
-        return None, "the stated figure lies above the GPU's peak"
-    return found, ""
+        raise Skip("no throughput is stated")
+    if found * flops_per_token(run.model, run.seq_len).causal > _ROOM * peak:
+        raise Skip("the stated figure lies above the GPU's peak")
+    return found
+
+
+def _counted(run: Run) -> float:
+    """FLOPs per token as the source counts them: Megatron-LM's causal half since 2025, the full square before and elsewhere."""
+    model = run.model
+    if "megatron-bridge" in run.source.lower():
+        return flops_per_token(model, run.seq_len, run.parallel.tensor).megatron
+    pairs = 6 * model.layers * model.heads * (head_dim(model) + value_dim(model)) * run.seq_len
+    square = 6 * parameters(model).multiplied + pairs
+    again = run.software == "megatron-2021" and run.parallel.recompute.kind == "full"
+    return square * 4 / 3 if again else square  # those programs counted what they computed again
 
 
 def _model_parallel(row: dict[str, str], gpu: Gpu) -> tuple[int, int]:
@@ -308,6 +325,3 @@ def _number(row: dict[str, str], column: str) -> float | None:
     except ValueError:
         return None
     return value if math.isfinite(value) and value > 0 else None
-
-
-__all__ = ["Run", "Runs", "plain", "read_runs"]

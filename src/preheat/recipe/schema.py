@@ -141,7 +141,7 @@ class Dedup(Table):
     """Exact duplicates always go; near-duplicates by MinHash over word 5-grams with an exact Jaccard check."""
 
     near: bool = True
-    jaccard: Annotated[float, Field(gt=0, le=1)] = 0.5
+    jaccard: Annotated[float, Field(gt=0, le=1)] = 0.45
     """Documents at least this similar to a kept one are dropped."""
 
 

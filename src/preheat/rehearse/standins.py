@@ -81,12 +81,6 @@ STANDINS = (
         "model.experts.capacity_factor", "no token is dropped while sequences are split over ranks", _spread_capacity, _without_capacity
     ),
     StandIn(
-        "optimizer.name",
-        "AdamW stands in for Muon, which moves no stacks of experts over several ranks",
-        lambda recipe, _: recipe.optimizer.name == "muon" and recipe.model.experts is not None,
-        _put("optimizer", name="adamw", momentum=None),
-    ),
-    StandIn(
         "optimizer.state_precision",
         "moments in fp32 stand in for bf16, which is for one rank",
         lambda recipe, _: recipe.optimizer.state_precision != "fp32",

@@ -88,14 +88,38 @@ class Part:
     region: Region
 
 
-def stage(state: State, writes_plain: bool = True, room: dict[str, Tensor] | None = None) -> dict[str, Part]:
-    """Copy what this rank writes to the CPU, so that training may go on: its parts of all tensors, unless another rank has the same.
+@dataclass(frozen=True)
+class Staged:
+    """What this rank writes, and what is still to be copied into it."""
+
+    parts: dict[str, Part]
+    copies: list[tuple[Tensor, Tensor]]
+    """(destination, source)"""
+
+    def copy(self) -> dict[str, Part]:
+        """Do the copies, on a GPU in a stream of its own after what was asked of it until now; the parts, which are then right."""
+        cuda = [source for _, source in self.copies if source.is_cuda]
+        if not cuda:
+            for destination, source in self.copies:
+                destination.copy_(source)
+            return self.parts
+        stream = torch.cuda.Stream(cuda[0].device)
+        stream.wait_stream(torch.cuda.default_stream(cuda[0].device))
+        with torch.cuda.stream(stream):
+            for destination, source in self.copies:
+                destination.copy_(source, non_blocking=True)
+        stream.synchronize()
+        return self.parts
+
+
+def stage(state: State, writes_plain: bool = True, room: dict[str, Tensor] | None = None) -> Staged:
+    """What this rank writes: its parts of all tensors, unless another rank has the same. They lie on the CPU, so that training may go on.
 
     Args:
         writes_plain: whether this rank writes the tensors that are no DTensors, of which its replicas hold the same.
         room: where the copies of the save before lie; they are overwritten, for new memory takes longer to get than to fill.
     """
-    parts, room = {}, {} if room is None else room
+    parts, copies, room = {}, [], {} if room is None else room
     for name, tensor in state.items():
         writes = writes_plain
         if isinstance(tensor, DTensor):
@@ -105,10 +129,9 @@ def stage(state: State, writes_plain: bool = True, room: dict[str, Tensor] | Non
         if writes and own.numel():
             if name not in room:
                 room[name] = torch.empty(own.shape, dtype=own.dtype, pin_memory=own.is_cuda)
-            parts[name] = Part(room[name].copy_(own, non_blocking=own.is_cuda), tuple(tensor.shape), region)
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return parts
+            parts[name] = Part(room[name], tuple(tensor.shape), region)
+            copies.append((room[name], own))
+    return Staged(parts, copies)
 
 
 def save(
@@ -292,10 +315,10 @@ def _finish(partial: Path, final: Path, facts: dict[str, Any]) -> None:
     write_json(partial / "manifest.json", facts | {"files": files})
     partial.rename(final)
     sync_folder(final.parent)
-    _point_at(final)
+    point_at(final)
 
 
-def _point_at(final: Path) -> None:
+def point_at(final: Path) -> None:
     """Let `latest` point at a checkpoint, for people and their scripts; where it cannot, nothing is lost: preheat looks at the folders."""
     latest, pointer = final.parent / "latest", final.parent / ".latest.partial"
     if latest.is_dir() and not latest.is_symlink():  # a copy that followed the link

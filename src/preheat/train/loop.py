@@ -26,7 +26,7 @@ from preheat.train.optimizer import set_rate
 from preheat.train.ranks import any_rank, exchange
 from preheat.train.run_folder import RunFolder
 from preheat.train.saver import Saver
-from preheat.train.state import run_state
+from preheat.train.state import run_state, settled
 from preheat.train.watchdog import Watchdog
 
 Record = dict[str, Any]
@@ -153,6 +153,7 @@ class Trainer:
         record: Record = {"tokens": step.end.tokens, "step": step.number, "stage": segment.stage.name, "lr": step.lr, "loss": loss}
         record |= {"grad_norm": norm, "batch_size": segment.batch_size, "seq_len": segment.seq_len, "rope_theta": segment.rope_theta}
         self._refuse_non_finite(record)
+        self.saver.copied()
         set_rate(self.optimizer, step.lr)
         self.optimizer.step()
         self.optimizer.zero_grad()
@@ -242,7 +243,9 @@ class Trainer:
         notes: Record = {"unmeasured": self.unmeasured} if self.unmeasured is not None else {}
         if held_out:
             notes["held_out_loss"] = _mean_loss(held_out)
-        self.saver.begin(step.number, step.end.tokens, run_state(self.engine, self.optimizer, once=True), notes)
+        state = run_state(self.engine, self.optimizer, once=True)
+        still = settled(self.engine, state)
+        self.saver.begin(step.number, step.end.tokens, {name: state[name] for name in state.keys() - still.keys()}, still, notes)
         self._saving = step
 
     def _finish_save(self) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Shard
 
 from preheat.model import is_hidden_matrix, width_factor
 from preheat.recipe import Model, Optimizer
@@ -132,19 +134,59 @@ def _step_adamw(parameter: Tensor, state: dict[str, Any], rate: float, settings:
 
 
 def _step_muon(parameter: Tensor, state: dict[str, Any], rate: float, settings: dict[str, Any]) -> None:
-    """A stack of experts, X x F x D, is X matrices: each is made orthogonal by itself."""
+    """A stack of experts, X x F x D, is X matrices: each is made orthogonal by itself, on the rank that holds it."""
     if not state:
         state["step"] = torch.zeros((), device=parameter.device)
         state["momentum_buffer"] = torch.zeros_like(parameter)
     state["step"] += 1
     assert parameter.grad is not None
-    whole = parameter.detach(), parameter.grad, state["momentum_buffer"]
-    values, gradients, momenta = (part.unbind() if part.dim() == 3 else (part,) for part in whole)
+    value, gradient, momentum = parameter.detach(), parameter.grad, state["momentum_buffer"]
+    if parameter.dim() == 2:
+        _orthogonal_step([value], [gradient], [momentum], rate, settings)
+        return
+    values, gradients, momenta = (_whole_experts(stack) for stack in (value, gradient, momentum))
+    if len(values):
+        _orthogonal_step(values.unbind(), gradients.unbind(), momenta.unbind(), rate, settings)
+    _put_back(value, values)
+    _put_back(momentum, momenta)
+
+
+def _orthogonal_step(
+    values: Sequence[Tensor], gradients: Sequence[Tensor], momenta: Sequence[Tensor], rate: float, settings: dict[str, Any]
+) -> None:
     inner = torch.optim.Muon(values, lr=rate, **settings)
     for value, gradient, momentum in zip(values, gradients, momenta, strict=True):
         value.grad = gradient
         inner.state[value] = {"momentum_buffer": momentum}
     inner.step()
+
+
+def _whole_experts(stack: Tensor) -> Tensor:
+    """The experts that this rank holds of a stack. Of those whose inner width is split it holds a part: a copy of the whole is gathered."""
+    if not isinstance(stack, DTensor):
+        return stack
+    split = _split_axis(stack)
+    if split is None:
+        return stack.to_local()
+    mesh, placement = split
+    return DTensor.from_local(stack.to_local(), mesh, [placement], run_check=False).full_tensor()
+
+
+def _put_back(stack: Tensor, whole: Tensor) -> None:
+    """What became of a copy that `_whole_experts` gathered."""
+    split = _split_axis(stack) if isinstance(stack, DTensor) else None
+    if isinstance(stack, DTensor) and split is not None:
+        mesh, placement = split
+        stack.to_local().copy_(whole.chunk(mesh.size(), placement.dim)[mesh.get_local_rank()])
+
+
+def _split_axis(stack: DTensor) -> tuple[DeviceMesh, Shard] | None:
+    """Over which mesh axis and dim the matrices of a stack are split; None where they are whole."""
+    for placement, name in zip(stack.placements, stack.device_mesh.mesh_dim_names or (), strict=True):
+        mesh = stack.device_mesh[name]
+        if isinstance(placement, Shard) and placement.dim > 0 and mesh.size() > 1:
+            return mesh, placement
+    return None
 
 
 def rounded_at_random(x: Tensor, key: str) -> Tensor:

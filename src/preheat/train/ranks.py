@@ -143,7 +143,11 @@ def exchange(value: Any, group: Group = None) -> list[Any]:
 
 
 def from_first(make: Callable[[], Any]) -> Any:
-    """What the first rank makes, a JSON value, on all ranks; what it refuses, it says, and the others end without a word."""
+    """What the first rank makes, a JSON value, on all ranks; what it refuses, it says, and the others end without a word.
+
+    Raises:
+        RunFailed: the operating system refused it.
+    """
     made: Any = None
     refused: PreheatError | None = None
     if is_first():
@@ -151,11 +155,13 @@ def from_first(make: Callable[[], Any]) -> Any:
             made = make()
         except PreheatError as error:
             refused = error
-    answer, ended = exchange([made, refused is not None])[0]
+        except OSError as error:
+            refused = RunFailed(Problem("run.folder", str(error), "", "Look at the run folder and its disk"))
+    answer, code = exchange([made, refused.exit_code if refused is not None else 0])[0]
     if refused is not None:
         raise refused
-    if ended:
-        raise SystemExit(2)
+    if code:
+        raise SystemExit(code)
     return answer
 
 

@@ -1,4 +1,4 @@
-"""Saving while training goes on: a copy is taken between two steps, and written beside them."""
+"""Saving while training goes on: the state is copied before the next step changes it, and written beside training."""
 
 from __future__ import annotations
 
@@ -41,17 +41,30 @@ class Saver:
         self.recipe_fingerprint, self.writes_plain = recipe_fingerprint, writes_plain
         self.group = dist.new_group(backend="gloo") if dist.is_initialized() else None
         self._room: dict[str, Tensor] = {}
+        self._copied = threading.Event()
+        self._copied.set()
         self._thread: threading.Thread | None = None
         self._result: Saved | BaseException | None = None
 
-    def begin(self, step: int, tokens: int, state: State, notes: Mapping[str, Any]) -> None:
-        """Copy the state and write the copy in the background. `finish` must have been called for the save before."""
+    def begin(self, step: int, tokens: int, changing: State, settled: State, notes: Mapping[str, Any]) -> None:
+        """Copy the state and write the copy in the background. `finish` must have been called for the save before.
+
+        Args:
+            changing: what is copied at once.
+            settled: what is copied while training goes on, until `copied`: nothing but the optimizer's step changes it.
+        """
         assert self._thread is None
-        parts = checkpoint.stage(state, self.writes_plain, self._room)
+        at_once, later = (checkpoint.stage(state, self.writes_plain, self._room) for state in (changing, settled))
+        parts = at_once.copy()
+        self._copied.clear()
 
         def write() -> None:
             try:
                 begin = time.perf_counter()
+                try:
+                    parts.update(later.copy())
+                finally:
+                    self._copied.set()
                 saved = checkpoint.save(self.folder, step, tokens, parts, self.recipe_fingerprint, self.group, notes)
                 self._result = Saved(saved, time.perf_counter() - begin, self._tidy(step))
             except BaseException as error:  # it is raised where training notices, in `finish`
@@ -59,6 +72,10 @@ class Saver:
 
         self._thread = threading.Thread(target=write, name="saver")
         self._thread.start()
+
+    def copied(self) -> None:
+        """Wait until all is copied: the optimizer's step may then change it."""
+        self._copied.wait()
 
     def finish(self) -> Saved | None:
         """Wait for the save under way; what was saved, None if there was nothing to wait for.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -68,7 +67,8 @@ def start(
     initial = InitialWeights(recipe.model, invocation.initial) if invocation.initial is not None else None
     mirror = Mirror(invocation.mirror) if invocation.mirror is not None else None
     folder = RunFolder(invocation.run)
-    opening = _open(folder, loaded, manifest, initial, mirror, invocation.amend)
+    retain = _retention(recipe, timeline)
+    opening = _open(folder, loaded, manifest, initial, mirror, invocation.amend, retain)
     device = choose(recipe.precision)
     engine = Engine(recipe.model, recipe.parallel, recipe.seed, device.torch_device, device.compute, recipe.precision)
     optimizer = build_optimizer(engine, recipe.optimizer, offload=recipe.parallel.offload_optimizer)
@@ -96,7 +96,7 @@ def start(
         judge=judge,
         evaluate=evaluator(manifest, device),
         stop=stop,
-        saver=_saver(folder, recipe, timeline, engine, mirror),
+        saver=Saver(folder.checkpoints, retain, trained_fingerprint(recipe), writes_plain=engine.is_first_replica, mirror=mirror),
         watchdog=Watchdog(store, invocation.patience_s),
         eod=manifest.tokenizer.eod if recipe.batch.mask_documents else None,
         done=done,
@@ -130,9 +130,16 @@ class Opening:
 
 
 def _open(
-    folder: RunFolder, loaded: Loaded, manifest: Manifest, initial: InitialWeights | None, mirror: Mirror | None, amend: str | None
+    folder: RunFolder,
+    loaded: Loaded,
+    manifest: Manifest,
+    initial: InitialWeights | None,
+    mirror: Mirror | None,
+    amend: str | None,
+    retain: Callable[[Path], None],
 ) -> Opening:
-    """Open the folder and find the checkpoint that all ranks go on from, as the first one sees it; leftovers of interrupted saves go."""
+    """Open the folder and find the checkpoint that all ranks go on from, as the first one sees it; what an interrupted save left undone,
+    a pointer or the removal of old ones and of its leftovers, is done."""
 
     def look() -> Record:
         restored = None
@@ -143,7 +150,11 @@ def _open(
         folder.checkpoints.mkdir(exist_ok=True)
         found, damaged = checkpoint.newest(folder.checkpoints)
         aside = [{"path": str(checkpoint.set_aside(bad)), "reason": bad.reason} for bad in damaged]
-        checkpoint.retain(folder.checkpoints, sys.maxsize)
+        if found is not None:
+            checkpoint.point_at(found.path)
+        retain(folder.checkpoints)
+        if mirror is not None:
+            mirror.update(folder.path)
         return {
             "reopened": asdict(reopened) if reopened is not None else None,
             "found": {"path": str(found.path), "step": found.step, "unmeasured": found.unmeasured} if found is not None else None,
@@ -160,7 +171,8 @@ def _open(
     )
 
 
-def _saver(folder: RunFolder, recipe: Recipe, timeline: Timeline, engine: Engine, mirror: Mirror | None) -> Saver:
+def _retention(recipe: Recipe, timeline: Timeline) -> Callable[[Path], None]:
+    """What removes the checkpoints of a folder that the recipe does not keep."""
     policy = recipe.checkpoint
 
     def stays(number: int) -> bool:
@@ -169,10 +181,7 @@ def _saver(folder: RunFolder, recipe: Recipe, timeline: Timeline, engine: Engine
         ends_stage = step.end == timeline.end or timeline.step(number + 1).first_stage_sample == 0
         return ends_stage or (policy.keep_every is not None and timeline.due(step, policy.keep_every))
 
-    def retain(checkpoints: Path) -> None:
-        checkpoint.retain(checkpoints, policy.keep, stays, policy.keep_best)
-
-    return Saver(folder.checkpoints, retain, trained_fingerprint(recipe), writes_plain=engine.is_first_replica, mirror=mirror)
+    return lambda folder: checkpoint.retain(folder, policy.keep, stays, policy.keep_best)
 
 
 def _write_plan(folder: RunFolder, planned: Record, manifest: Manifest) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from preheat.errors import Problem, RunFailed, Where
 from preheat.parallel import Engine
 from preheat.train.checkpoint import Checkpoint, Contents, State
 
@@ -22,6 +23,12 @@ def run_state(engine: Engine, optimizer: torch.optim.Optimizer, *, once: bool) -
     return state
 
 
+def settled(engine: Engine, state: State) -> State:
+    """Of a run's state what nothing but the optimizer's step changes; the rest is what layers remember from one batch to the next."""
+    parameters = {f"model/{name}" for name, _ in engine.named_parameters(once=True)}
+    return {name: tensor for name, tensor in state.items() if name in parameters or name.startswith("optimizer/")}
+
+
 def restore(checkpoint: Checkpoint, engine: Engine, optimizer: torch.optim.Optimizer) -> None:
     """Fill model and optimizer, in whatever layout the checkpoint was written.
 
@@ -37,12 +44,22 @@ def restore(checkpoint: Checkpoint, engine: Engine, optimizer: torch.optim.Optim
             keys.setdefault(name, []).append(key)
     optimizer.state.clear()
     for name, parameter in engine.named_parameters():
+        _refuse_lost_moments(checkpoint, name, keys)
         for key in keys.get(name, ()):
             entry = f"optimizer/{key}/{name}"
             optimizer.state[parameter][key] = _like(
                 parameter, contents.shapes[entry], contents.dtypes[entry], "cpu" if engine.parallel.offload_optimizer else parameter.device
             )
     contents.fill(run_state(engine, optimizer, once=False))
+
+
+def _refuse_lost_moments(checkpoint: Checkpoint, name: str, keys: dict[str, list[str]]) -> None:
+    """Every parameter has all moments that the others with the same kinds have: training does not go on with zeros in their place."""
+    own = set(keys.get(name, ()))
+    lost = next((set(others) - own for others in keys.values() if own < set(others)), None)
+    if lost:
+        got = f"optimizer/{min(lost)}/{name} is not there, and those of other parameters are"
+        raise RunFailed(Problem("checkpoint.tensors", got, "", "A part is missing", Where(str(checkpoint.path))))
 
 
 def _like(parameter: Tensor, shape: tuple[int, ...], dtype: torch.dtype, place: torch.device | str) -> Tensor:

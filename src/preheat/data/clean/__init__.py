@@ -1,7 +1,7 @@
 """Cleaning: what is put right in a document, and for which reason one is left out."""
 
-from preheat.data.clean.cleaner import STEP_NAMES, Cleaned, Cleaner, clean
+from preheat.data.clean.cleaner import STEP_NAMES, Cleaned, Cleaner, apply
 from preheat.data.clean.edits import unwrapped, without_licence
 from preheat.data.clean.policy import POLICIES, Policy
 
-__all__ = ["POLICIES", "STEP_NAMES", "Cleaned", "Cleaner", "Policy", "clean", "unwrapped", "without_licence"]
+__all__ = ["POLICIES", "STEP_NAMES", "Cleaned", "Cleaner", "Policy", "apply", "unwrapped", "without_licence"]

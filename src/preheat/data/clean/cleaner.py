@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib import metadata
@@ -115,16 +114,6 @@ def apply(raw: str, policy: Policy) -> tuple[Text, Dropped | None, list[tuple[st
                 changes.append((name, f"{len(text.text):,} characters became {len(outcome):,}"))
             text = Text(outcome)
     return text, None, changes
-
-
-def clean(text: str, policy: Policy, edited: Counter[str]) -> tuple[str, str, str]:
-    """The cleaned text, and the reason and details for leaving it out (both empty if it stays).
-
-    `edited` counts the documents that each edit changed, not counting white space around the text.
-    """
-    cleaned, dropped, changes = apply(text, policy)
-    edited.update(name for name, _ in changes)
-    return cleaned.text, dropped.reason if dropped else "", dropped.detail if dropped else ""
 
 
 def _scorer(quality: recipe.Quality) -> Callable[[str], float] | None:

@@ -12,7 +12,7 @@ import numpy as np
 from preheat import recipe
 from preheat.data.clean.rule import Text
 from preheat.data.clean.words import Hashes, grams
-from preheat.data.read import records, streams
+from preheat.data.formats import records, streams
 from preheat.data.sources import resolve
 from preheat.errors import refuse
 

@@ -118,7 +118,7 @@ EMAIL, ADDRESS = "email@example.com", "192.0.2.1"
 
 
 def without_personal_data(text: str) -> str:
-    """E-mail addresses and public IPv4 addresses as placeholders, as in FineWeb (arXiv 2406.17557, appendix); private ones name nobody."""
+    """E-mail addresses and public IPv4 addresses as placeholders, as FineWeb (arXiv 2406.17557) does; private ones name nobody."""
     if "@" in text:
         text = _EMAIL.sub(EMAIL, text)
     return _ADDRESS.sub(_masked, text)

@@ -31,14 +31,14 @@ def repetition(text: Text, numbers: Numbers) -> Dropped | None:
     hashes, lengths = text.words.hashes, text.words.lengths
     ends = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=ends[1:])
-    longest = int(lengths.max(initial=0)) + 1
     most = len(hashes)
     of_n = grams(hashes, 2)
     for n, key in _TOP.items():
         enough = numbers[key] * size
-        # What occurs too seldom for the longest words to make it too much; a longer n-gram does not occur more often.
-        if most * n * longest > enough:
-            most, characters = _top(of_n, ends, n, enough / (n * longest))
+        longest = int((ends[n:] - ends[:-n]).max(initial=0)) + n - 1
+        # What occurs too seldom to be too much at its longest; a longer n-gram does not occur more often.
+        if most * longest > enough:
+            most, characters = _top(of_n, ends, n, enough / longest)
             if characters > enough:
                 return Dropped(f"gopher: one {n}-gram again and again", f"{characters / size:.0%} of the characters")
         of_n = longer(of_n, hashes[n:])

@@ -24,7 +24,7 @@ Hashes = npt.NDArray[np.uint64]
 _Number = TypeVar("_Number", np.int64, np.uint64)
 SENTENCE_ENDS = frozenset(".!?\u3002\uff01\uff1f")
 
-_WHOLE = {"cannot": ["can", "not"], "Cannot": ["Can", "not"], "and/or": ["and/or"]}
+_WHOLE = {"cannot": ["can", "not"], "Cannot": ["Can", "not"], "and/or": ["and/or"], "''": ["''"]}
 _SIMPLE = re.compile(r"([A-Za-z]*[a-z]{2})([,;:!?)])|([a-z]{3,})(\.)")
 _ADDRESS = re.compile(
     r"(?:https?://|www\.)\S+|[\w.+-]+@[\w-]+(?:\.[\w-]+)+"
@@ -32,16 +32,16 @@ _ADDRESS = re.compile(
     re.I,
 )
 _ABBREVIATION = re.compile(
-    r"(?:[A-Za-z]\.){1,6}[A-Za-z]?\.?|(?:Mr|Mrs|Ms|Dr|Prof|Gen|Gov|Sen|Rep|Rev|St|Jr|Sr|Inc|Ltd|Co|Corp|Bros|Adm|Mt|Messrs|Ph\.D"
-    r"|Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sep|Sept|Oct|Nov|Dec|vs|v\.s|e\.g|i\.e|a\.m|p\.m|[AaPp]m"
+    r"(?:[A-Z]\.){1,6}[A-Z]?\.?|[a-z]\.|(?:Mr|Mrs|Ms|Dr|Prof|Gen|Gov|Sen|Rep|Rev|St|Jr|Sr|Inc|Ltd|Co|Corp|Bros|Adm|Mt|Messrs|Ph\.D"
+    r"|Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sep|Sept|Oct|Nov|Dec|vs|v\.s|e\.g|i\.e|a\.m|p\.m"
     r"|Ala|Ariz|Ark|Calif|Colo|Conn|Del|Fla|Ga|Ia|Id|Ill|Ind|Kan|Kans|Ky|La|Mass|Md|Mich|Minn|Miss|Mo|Mont|Nebr?|Nev|Okla|Ore|Pa"
     r"|Tenn|Va|Wash|Wis)\."
 )
-_PREFIX = re.compile(r"\.\.+|…+|[^\w\s.@+/\\~^|-]|_|\+(?![0-9])")
+_PREFIX = re.compile(r"US\$|\.\.+|…+|[^\w\s.@+/\\~^|-]|_|\+(?![0-9])")
 _SUFFIX = re.compile(
-    r"(?:\.\.+|…+|['\u2019][sS]|—+|\u2013+|''|\):|[^\w\s.@%+°/\\~^|=-]|_|%|(?<=[0-9])\+|(?<=[0-9a-z]|[^\w\s])\.|(?<=[A-Z][A-Z])\.|(?<=[^\W\d_A-Za-z])\.)$"
+    r"(?:\.\.+|…+|['\u2019][sS]|—+|\u2013+|''|\):|[^\w\s.@%+°/\\~^|=-]|_|%|(?<=[0-9])\+|(?<=[0-9a-z]|[^\w\s])\.|(?<=[A-Z][A-Z])\.|(?<=°[FCKfck])\.|(?<=[^\W\d_A-Za-z])\.)$"
 )
-_UNIT = re.compile(r"(?<=[0-9])(?:km²?|[cm]?m[²³]?|ft|in|[kmg]?g|lbs?|oz|ml|l|[kmgtKMGT]?[bB]|[kM]?Hz|[aApP]\.?m\.?|°[CF]|[kM]W)$")
+_UNIT = re.compile(r"(?<=[0-9])(?:[kdcmn]?m[²³]?|µ[mg]|ha|yd|in|ft|[km]?g|t|lb|oz|m/s|km/h|mph|h?Pa|mbar|mb|MB|[kgt]b|[KGT]B|[TGMK]|[aApP]\.?m\.?)$")
 _CONTRACTION = re.compile(r"(?i)(?<=[a-z])(n['\u2019]t|['\u2019](?:ll|re|ve|m|d))$")
 _INFIX = re.compile(
     r"(\.\.+|…|(?<=[0-9])[+\-*^](?=[0-9-])|(?<=[a-z\"'])\.(?=[A-Z\"'])|(?<=[^\W\d_]),(?=[^\W\d_])"
@@ -55,10 +55,11 @@ def split(run: str) -> list[str]:
         return _WHOLE.get(run) or [run]
     simple = _SIMPLE.fullmatch(run)
     if simple is not None:
-        return [part for part in simple.groups() if part]
+        word, mark = filter(None, simple.groups())
+        return [*(_WHOLE.get(word) or [word]), mark]
     before: list[str] = []
     after: list[str] = []
-    while run and not _ABBREVIATION.fullmatch(run):
+    while run and run not in _WHOLE and not _ABBREVIATION.fullmatch(run):
         match = _PREFIX.match(run)
         if match is not None:
             before.append(match[0])

@@ -40,12 +40,17 @@ def _divide(context: Context, number: int, folder: Path) -> None:
     np.save(folder / SIDES, sides)
 
 
-def _divide_settings(plan: Plan, number: int) -> object:
-    return [str(plan.data.held_out), [source.name for source in plan.data.source]]
+def duplicates_found(plan: Plan) -> list[Reference]:
+    """What a step needs that asks which documents go, and with it all texts."""
+    return [(EXACT.name, 0), *((COMPARE.name, task) for task in range(COMPARE.count(plan)))]
+
+
+def _divide_settings(context: Context, number: int) -> object:
+    return [str(context.plan.data.held_out), [source.name for source in context.plan.data.source]]
 
 
 def _divide_needs(plan: Plan, number: int) -> list[Reference]:
-    return [(EXACT.name, 0), *((COMPARE.name, task) for task in range(COMPARE.count(plan)))]
+    return [*duplicates_found(plan), *((CHECK.name, source) for source in range(len(plan.data.source)))]
 
 
 DIVIDE = Stage("divide", lambda plan: 1, _divide, _divide_settings, _divide_needs)
@@ -67,8 +72,9 @@ def _to_learn_from(context: Context) -> Iterator[str]:
     books.close()
 
 
-def _tokenizer_settings(plan: Plan, number: int) -> object:
+def _tokenizer_settings(context: Context, number: int) -> object:
     """The recipe's words, and the content of the files that they name."""
+    plan = context.plan
     return [plan.tokenizer.model_dump(mode="json"), plan.vocab_size, tokenizer_content(plan.tokenizer, Path(plan.folder))]
 
 
@@ -86,5 +92,5 @@ TOKENIZER = Stage(
     lambda plan: 1,
     _tokenizer,
     _tokenizer_settings,
-    lambda plan, number: [(DIVIDE.name, 0)] if plan.tokenizer.kind == "train-bpe" else [],
+    lambda plan, number: [(EXACT.name, 0), (DIVIDE.name, 0)] if plan.tokenizer.kind == "train-bpe" else [],
 )

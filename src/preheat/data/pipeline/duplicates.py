@@ -12,9 +12,9 @@ import numpy.typing as npt
 from preheat.data import dedup, split
 from preheat.data.dedup.shingles import Hashes
 from preheat.data.dedup.signatures import BANDS
-from preheat.data.pipeline.plan import Plan
+from preheat.data.pipeline.plan import Plan, fingerprint
 from preheat.data.pipeline.reading import CHECK, READ
-from preheat.data.pipeline.tasks import Context, Reference, Stage
+from preheat.data.pipeline.tasks import Context, Reference, Stage, entries
 from preheat.data.pipeline.texts import Library, batches, texts
 
 DOCUMENTS, BAND_FILE = "documents.npy", "bands.npy"
@@ -59,7 +59,7 @@ SIGN = Stage(
     "sign",
     lambda plan: len(plan.shards),
     _sign,
-    lambda plan, number: plan.data.dedup.near,
+    lambda context, number: context.plan.data.dedup.near,
     lambda plan, number: [(READ.name, number), (CHECK.name, plan.shards[number].source)],
 )
 
@@ -67,18 +67,21 @@ SIGN = Stage(
 def _exact(context: Context, number: int, folder: Path) -> None:
     """For each document the number of the one with the same text that stays for it, or -1.
 
-    The one in the source that the recipe names first stays, then the longest, then the first.
+    The one in the source that the recipe names first stays, then the longest, then the first. A file says what all of this was found in,
+    so that a later step that needs this one needs all texts.
     """
+    found_in = [[entries(context, stage, n) for stage in (READ.name, SIGN.name)] for n in range(len(context.plan.shards))]
+    (folder / "found_in.txt").write_text(fingerprint(found_in), "utf-8")
     table = documents(context)
     sources = np.repeat([shard.source for shard in context.plan.shards], library(context).counts)
     np.save(folder / "stays_for.npy", dedup.exact_duplicates(table["key"], (sources, -table["characters"].astype(np.int64))))
 
 
 def _every_shard(plan: Plan, number: int) -> list[Reference]:
-    return [(SIGN.name, shard) for shard in range(len(plan.shards))]
+    return [(stage, shard) for shard in range(len(plan.shards)) for stage in (READ.name, SIGN.name)]
 
 
-def _nothing(plan: Plan, number: int) -> None:
+def _nothing(context: Context, number: int) -> None:
     return None
 
 
@@ -141,7 +144,7 @@ MATCH = np.dtype([("number", "<i8"), ("kept", "<i8"), ("similarity", "<f8")])
 
 
 def _bands(context: Context, books: Library, members: npt.NDArray[np.int64]) -> Hashes:
-    """The bands of some documents, shape (32, members); `members` ascend."""
+    """The bands of some documents, shape (48, members); `members` ascend."""
     bounds = np.searchsorted(members, books.firsts)
     return np.concatenate(
         [np.zeros((BANDS, 0), np.uint64)]
@@ -158,8 +161,8 @@ COMPARE = Stage(
     "compare",
     lambda plan: GROUP_TASKS * plan.data.dedup.near,
     _compare,
-    lambda plan, number: plan.data.dedup.jaccard,
-    lambda plan, number: [(GROUP.name, 0)],
+    lambda context, number: context.plan.data.dedup.jaccard,
+    lambda plan, number: [(EXACT.name, 0), (GROUP.name, 0)],
 )
 
 

@@ -11,11 +11,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from preheat.data.clean import POLICIES, clean
-from preheat.data.pipeline.plan import Plan
+from preheat.data.clean import Cleaner
 from preheat.data.pipeline.tasks import Context, Stage
 from preheat.data.pipeline.texts import IDS, TextsWriter
-from preheat.data.sources import Exclusion, File, Reading, exclude, open_file, read_file, refuse_unreadable
+from preheat.data.sources import Exclusion, File, Reading, open_file, read_file, refuse_unreadable
 from preheat.errors import refuse
 
 COUNTS, EXCLUDED = "counts.json", "excluded.jsonl"
@@ -57,7 +56,7 @@ class Counts:
         """Count documents that went; the record of an edit is none."""
         for exclusion in exclusions:
             if exclusion.step != "edit":
-                self.dropped.setdefault(exclusion.step, Counter())[exclusion.reason] += 1
+                self.dropped.setdefault(exclusion.step, Counter())[exclusion.reason] += exclusion.count
 
 
 def write_lines(path: Path, rows: Iterable[Exclusion]) -> None:
@@ -70,18 +69,20 @@ def _run(context: Context, number: int, folder: Path) -> None:
     """Texts that cleaning let through, their labels, the exclusions, the counts."""
     shard = context.plan.shards[number]
     source = context.plan.data.source[shard.source]
-    policy, counts = POLICIES[source.policy], Counts()
+    cleaner, counts = _cleaner(context, shard.source), Counts()
     (folder / EXCLUDED).touch()
     with TextsWriter(folder) as texts, (folder / IDS).open("w", encoding="utf-8") as ids:
         for file in shard.files:
             reading = Reading()
             for document in read_file(source, file, reading):
-                text, reason, detail = clean(document.text, policy, counts.edited)
-                if reason:
-                    reading.excluded.append(exclude(document, "clean", reason, detail))
-                    continue
-                texts.add(text)
-                ids.write(json.dumps(document.id) + "\n")
+                cleaned = cleaner(document)
+                counts.edited.update(edit.reason for edit in cleaned.altered)
+                reading.excluded += cleaned.altered
+                if cleaned.exclusion is not None:
+                    reading.excluded.append(cleaned.exclusion)
+                if cleaned.document is not None:
+                    texts.add(cleaned.document.text)
+                    ids.write(json.dumps(document.id) + "\n")
             counts.documents += reading.documents
             counts.bytes += reading.bytes
             counts.repaired += reading.repaired
@@ -93,6 +94,11 @@ def _run(context: Context, number: int, folder: Path) -> None:
     counts.save(folder)
 
 
+def _cleaner(context: Context, source: int) -> Cleaner:
+    plan = context.plan
+    return context.once(("cleaner", source), lambda: Cleaner(plan.data.source[source], Path(plan.folder), plan.data.decontaminate))
+
+
 def _digest(file: File) -> str:
     try:
         with open_file(file) as stream:
@@ -101,11 +107,12 @@ def _digest(file: File) -> str:
         return ""  # Reading it has told.
 
 
-def _settings(plan: Plan, number: int) -> object:
+def _settings(context: Context, number: int) -> object:
     """What a shard's texts depend on: its source as the recipe has it, and the files, down to the time of their last change."""
-    shard = plan.shards[number]
-    source = plan.data.source[shard.source].model_dump(mode="json", exclude={"paths", "exclude", "licence", "max_unreadable"})
-    return [source, [[*asdict(file).values(), _changed(file)] for file in shard.files]]
+    shard = context.plan.shards[number]
+    source = context.plan.data.source[shard.source].model_dump(mode="json", exclude={"paths", "exclude", "licence", "max_unreadable"})
+    files = [[*asdict(file).values(), _changed(file)] for file in shard.files]
+    return [source, _cleaner(context, shard.source).fingerprint, files]
 
 
 def _changed(file: File) -> int | None:
@@ -132,7 +139,7 @@ def _check(context: Context, number: int, folder: Path) -> None:
 def refuse_empty(source: str, counts: Counts) -> None:
     """Refuse a source of which nothing is left."""
     lists = {
-        step: ", ".join(f"{count:,} {reason}" for reason, count in sorted(reasons.items())) for step, reasons in counts.dropped.items()
+        step: ", ".join(f"{count:,} {reason}" for reason, count in sorted((+reasons).items())) for step, reasons in counts.dropped.items()
     }
     steps = "; ".join(f"{step}: {reasons}" for step, reasons in lists.items() if reasons)
     dropped = sum(reasons.total() for reasons in counts.dropped.values())
@@ -140,10 +147,15 @@ def refuse_empty(source: str, counts: Counts) -> None:
     refuse("data.empty", got, "", "Correct its paths, `format` or `policy`", key="data.source")
 
 
+def _check_settings(context: Context, number: int) -> list[str]:
+    source = context.plan.data.source[number]
+    return [source.name, str(source.max_unreadable)]
+
+
 CHECK = Stage(
     "check",
     lambda plan: len(plan.data.source),
     _check,
-    lambda plan, number: [plan.data.source[number].name, str(plan.data.source[number].max_unreadable)],
+    _check_settings,
     lambda plan, number: [(READ.name, shard) for shard in plan.shards_of(number)],
 )

@@ -50,14 +50,14 @@ class Backend(Protocol):
         """End what was started."""
 
 
-def local(plan: Plan, workers: int | None) -> Backend:
+def local_backend(plan: Plan, workers: int | None) -> Backend:
     """Processes on this machine, as many as it has cores unless told otherwise."""
     size = sum(shard.size for shard in plan.shards)
     count = min(workers or os.cpu_count() or 1, max(len(plan.shards), 1))
     return Processes(count) if count > 1 and (workers or size >= PARALLEL_FROM) else InProcess()
 
 
-def run(context: Context, backend: Backend, progress: Progress) -> None:
+def perform_all(context: Context, backend: Backend, progress: Progress) -> None:
     """Do every task that is not done yet.
 
     Raises:

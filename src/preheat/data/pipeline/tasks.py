@@ -30,13 +30,15 @@ Reference = tuple[str, int]
 
 @dataclass(frozen=True)
 class Stage:
-    """A step of the preparation: `count` tasks, each of which depends on `settings` of the plan and on the tasks in `needs`."""
+    """A step of the preparation: `count` tasks, each of which depends on `settings` of the plan and on the tasks in `needs`: on all whose
+    outputs it reads, because outputs that come out the same as before do not pass a change on.
+    """
 
     name: str
     count: Callable[[Plan], int]
     run: Callable[[Context, int, Path], None]
     """Fill the folder given last with the outputs of a task."""
-    settings: Callable[[Plan, int], object]
+    settings: Callable[[Context, int], object]
     needs: Callable[[Plan, int], list[Reference]]
 
 
@@ -121,7 +123,7 @@ def _appearing(final: Path) -> Iterator[Path]:
 def _key(context: Context, stage: Stage, number: int) -> str:
     """A hash of everything that the outputs of a task depend on."""
     needed = [[name, other, _digest(context.folder(name, other))] for name, other in stage.needs(context.plan, number)]
-    return fingerprint({"rules": RULES_VERSION, "settings": stage.settings(context.plan, number), "needs": needed})
+    return fingerprint({"rules": RULES_VERSION, "settings": stage.settings(context, number), "needs": needed})
 
 
 def _digest(folder: Path) -> str:

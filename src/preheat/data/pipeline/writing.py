@@ -12,8 +12,8 @@ import numpy as np
 
 from preheat.data import indexed
 from preheat.data.document import HEAD, Document, exclude
-from preheat.data.pipeline.assigning import DIVIDE, GONE, SIDE_NAMES, SIDES, TOKENIZER
-from preheat.data.pipeline.duplicates import gone, library
+from preheat.data.pipeline.assigning import DIVIDE, GONE, SIDE_NAMES, SIDES, TOKENIZER, duplicates_found
+from preheat.data.pipeline.duplicates import EXACT, gone, library
 from preheat.data.pipeline.plan import Plan
 from preheat.data.pipeline.reading import EXCLUDED, READ, Counts, write_lines
 from preheat.data.pipeline.tasks import Context, Reference, Stage
@@ -77,12 +77,14 @@ def _tokenizer(context: Context) -> Tokenizer:
 
 
 def _encode_needs(plan: Plan, number: int) -> list[Reference]:
-    return [(READ.name, number), (DIVIDE.name, 0), (TOKENIZER.name, 0)]
+    return [*duplicates_found(plan), (DIVIDE.name, 0), (TOKENIZER.name, 0)]
 
 
-ENCODE = Stage(
-    "encode", lambda plan: len(plan.shards), _encode, lambda plan, number: plan.data.source[plan.shards[number].source].name, _encode_needs
-)
+def _encode_settings(context: Context, number: int) -> str:
+    return context.plan.data.source[context.plan.shards[number].source].name
+
+
+ENCODE = Stage("encode", lambda plan: len(plan.shards), _encode, _encode_settings, _encode_needs)
 
 
 def _merge(context: Context, number: int, folder: Path) -> None:
@@ -103,8 +105,8 @@ def _merge_needs(plan: Plan, number: int) -> list[Reference]:
     return [(TOKENIZER.name, 0), *((ENCODE.name, shard) for shard in plan.shards_of(_side(plan, number)[0]))]
 
 
-def _merge_settings(plan: Plan, number: int) -> str:
-    return plan.data.source[_side(plan, number)[0]].name
+def _merge_settings(context: Context, number: int) -> str:
+    return context.plan.data.source[_side(context.plan, number)[0]].name
 
 
 MERGE = Stage("merge", lambda plan: 2 * len(plan.data.source), _merge, _merge_settings, _merge_needs)
@@ -120,10 +122,10 @@ def _list(context: Context, number: int, folder: Path) -> None:
 
 
 def _list_needs(plan: Plan, number: int) -> list[Reference]:
-    return [(MERGE.name, task) for task in range(MERGE.count(plan))]
+    return [(EXACT.name, 0), *((stage.name, task) for stage in (MERGE, ENCODE) for task in range(stage.count(plan)))]
 
 
-LIST = Stage("list", lambda plan: 1, _list, lambda plan, number: None, _list_needs)
+LIST = Stage("list", lambda plan: 1, _list, lambda context, number: None, _list_needs)
 
 
 def _joined(parts: Iterator[Path], out: Path) -> None:

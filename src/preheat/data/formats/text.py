@@ -27,6 +27,8 @@ def decoded(data: bytes) -> tuple[str, Counter[str]]:
     # In UTF-8 these bytes are never part of another character.
     plain = body.translate(None, _CONTROL_BYTES)
     text = plain.decode("utf-8", "replace")
+    if text.isascii() and len(text) == len(data) and not returns:
+        return text, Counter()
     mended = {
         "byte-order mark removed": int(data.startswith(_BYTE_ORDER_MARK)),
         RETURNS: returns,

@@ -20,17 +20,25 @@ _HEAD = 4096
 _worker: subprocess.Popen[bytes] | None = None
 
 
+_WEB = re.compile(
+    r"ascii|iso8859-\d+|cp125\d|cp866|cp874|cp932|cp949|koi8-[ru]|gbk|gb2312|gb18030|big5(?:hkscs)?|euc_jp|euc_kr|shift_jis|iso2022_jp"
+    r"|mac-roman|tis-620"
+)
+"""Python's names of the encodings that pages may be in (WHATWG Encoding); its other codecs do other things than decode text."""
+
+
 def declared_encoding(page: bytes) -> str | None:
-    """The text encoding that a page names, unless that is UTF-8 or unknown. Browsers read Latin-1 as Windows-1252."""
+    """The encoding that a page names, unless that is UTF-8 or unknown. Browsers read ASCII and Latin-1 as Windows-1252."""
     match = _CHARSET.search(page, 0, _HEAD)
     if match is None:
         return None
     try:
         name = codecs.lookup(match[1].decode()).name
-        "".encode(name)
-    except LookupError:  # "hex" is a codec, too, and no encoding of text.
+    except LookupError:
         return None
-    return None if name == "utf-8" else "cp1252" if name in ("iso8859-1", "ascii") else name
+    if name in ("ascii", "iso8859-1"):
+        return "cp1252"
+    return name if _WEB.fullmatch(name) else None
 
 
 def to_utf8(page: bytes) -> bytes:

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 
 from preheat import recipe
 from preheat.data.document import EMPTY, Document, File, Reading
-from preheat.data.read import archives, docstrings, json_tree, pages, records, streams
-from preheat.data.read.streams import Damage
-from preheat.data.read.text import decoded, is_binary, unescaped
+from preheat.data.formats import archives, docstrings, json_tree, pages, records, streams
+from preheat.data.formats.streams import Damage
+from preheat.data.formats.text import decoded, is_binary, unescaped
 
 LONGEST = 64 << 20
 """Bytes of one document. A longer text is cut at a blank line or a line end near that; other formats cannot be cut."""
@@ -96,7 +96,7 @@ def _content(source: recipe.Source, label: str, content: Iterator[bytes], readin
         damage = error
     if part:
         reading.repaired["long texts cut into parts"] += 1
-    if damage is None or held:
+    if size or not (part or damage):
         yield from _whole(source, f"{label}#{part + 1}" if part else label, b"".join(held), reading)
     if damage is not None:
         raise damage

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import BinaryIO, cast
 
 from preheat.data.document import File
-from preheat.data.read import streams
-from preheat.data.read.streams import Damage, packing, pieces, unpacked
+from preheat.data.formats import streams
+from preheat.data.formats.streams import Damage, packing, pieces, unpacked
 
 _TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 
@@ -77,7 +77,14 @@ def _tarred(stream: BinaryIO, file: File) -> Iterator[Member]:
                     continue
                 # A sparse file is mostly holes that take no space in the archive.
                 fault = "sparse file" if entry.issparse() else _nested(entry.name)
-                yield Member(entry.name, iter(()) if fault else _member(pieces(cast(BinaryIO, content)), entry.name), fault)
+                yield Member(entry.name, iter(()) if fault else _member(_untarred(cast(BinaryIO, content)), entry.name), fault)
+    except tarfile.ReadError as error:
+        raise Damage(str(error)) from None
+
+
+def _untarred(content: BinaryIO) -> Iterator[bytes]:
+    try:
+        yield from pieces(content)
     except tarfile.ReadError as error:
         raise Damage(str(error)) from None
 

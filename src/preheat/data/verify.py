@@ -1,0 +1,56 @@
+"""Prepared data held against its manifest and against itself: every byte of it is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from preheat.data.indexed import IndexedDataset
+from preheat.data.manifest import Manifest, PreparedSource, Split
+from preheat.errors import PreheatError, Problem, Where
+
+CHUNK = 1 << 24
+"""Tokens looked at together."""
+
+
+def verify(folder: Path) -> list[Problem]:
+    """What is wrong with prepared data: changed files, an index that contradicts itself, ids outside of the vocabulary, counts that differ.
+
+    Raises:
+        PreheatError: the folder is no prepared data, or a file is missing or has another size.
+    """
+    manifest = Manifest.load(folder)
+    found = manifest.damage(folder)
+    for source in manifest.sources:
+        for side in (source.train, source.held_out):
+            try:
+                found += _side(folder, manifest, source, side)
+            except PreheatError as error:
+                found += error.problems
+    return found
+
+
+def _side(folder: Path, manifest: Manifest, source: PreparedSource, side: Split) -> list[Problem]:
+    dataset = IndexedDataset(folder / side.prefix)
+    dataset.verify()
+    where = Where(str(folder / f"{side.prefix}.bin"))
+    ends, highest = 0, -1
+    for begin in range(0, dataset.token_count, CHUNK):
+        ids = dataset.tokens[begin : begin + CHUNK]
+        ends += int((ids == manifest.tokenizer.eod).sum())
+        highest = max(highest, int(ids.max()))
+    starts = dataset.starts_of_documents()
+    last = dataset.tokens[starts[1:] - 1] if len(dataset) else np.empty(0, np.int64)
+    checks = [
+        (len(dataset), side.documents, "documents", "the manifest says"),
+        (dataset.token_count, side.tokens, "tokens", "the manifest says"),
+        (ends, len(dataset), f"tokens that end a document ({manifest.tokenizer.eod})", "the number of documents is"),
+        (int((last == manifest.tokenizer.eod).sum()), len(dataset), "documents that end with that token", "the number of documents is"),
+    ]
+    fix = "Prepare again, into a new folder"
+    out = [Problem("data.count", f"{got:_} {what}", f"{said} {want:_}", fix, where) for got, want, what, said in checks if got != want]
+    if highest >= manifest.tokenizer.vocab_size:
+        want = f"the tokenizer of {source.name} has {manifest.tokenizer.vocab_size:_} entries"
+        out.append(Problem("data.ids", f"the highest token id is {highest:_}", want, fix, where))
+    return out
