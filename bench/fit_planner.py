@@ -41,7 +41,10 @@ def accuracy_lines(before: dict[str, Any], without: dict[str, Any]) -> Iterator[
     groups = {"overall": "overall", "by_group": None, "by_source": None}
     for key in groups:
         for name in before[key] if key != "overall" else ("overall",):
-            pair = [(found["overall"] if key == "overall" else found[key][name])["throughput"] for found in (before, without)]
+            pair = [
+                (found["overall"] if key == "overall" else found[key].get(name, {"throughput": None}))["throughput"]
+                for found in (before, without)
+            ]
             if None not in pair:
                 figures = [f"{one['median_abs_error']:.1%} | {one['p90_abs_error']:.1%} | {one['bias']:+.1%}" for one in pair]
                 yield f"| {name.replace('_', ' ')} | {pair[0]['n']} | {' | '.join(figures)} |"

@@ -3,8 +3,9 @@
     python bench/memory_vs_others.py RUNS.csv [--megatron FILE] [--llm-analysis FOLDER]
 
 FILE is Megatron-LM's `megatron/training/theoretical_memory_usage.py`, FOLDER what llm_analysis's wheel unpacks to. Neither is installed;
-one that is not named is left out. All are asked about the same rows and told the same: model, layout, sharding, recomputation. Megatron-LM's
-and llm-analysis's know nothing of logits in a pipeline, libraries, allocator or context; what they leave out is their error.
+one that is not named is left out. All are asked about the same rows and told the same: model, layout, sharding, recomputation. The others
+know nothing of logits in a pipeline, of libraries, allocator or context, and Megatron-LM's nothing of full recomputation; what they leave
+out is their error.
 """
 
 from __future__ import annotations

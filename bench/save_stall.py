@@ -53,10 +53,8 @@ def main(folder: Path) -> None:
         saver.begin(number + 1000, number, changing, still, {})
         saver.finish()
         whole = time.perf_counter() - begin
-        print(
-            share = f"{100 * waited / whole:.1f} %"
-            print(f"{gigabytes:.2f} GB: training waits {waited:.3f} s of {whole:.2f} s, {share}; forward and backward {computed - begun:.2f} s")
-        )
+        share = f"{100 * waited / whole:.1f} %"
+        print(f"{gigabytes:.2f} GB: training waits {waited:.3f} s of {whole:.2f} s, {share}; the pass took {computed - begun:.2f} s")
 
 
 if __name__ == "__main__":

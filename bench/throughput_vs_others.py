@@ -1,9 +1,9 @@
 """Throughput predicted for published runs beside llm-analysis: `python bench/throughput_vs_others.py RUNS.csv [--docs]`.
 
-Needs `pip install llm-analysis` in the same environment, which no part of preheat does. That program takes as an input what share of the peak
-matrix products reach: it is given one for each generation of GPUs, the one with the least median error on these very rows. preheat predicts
-with the constants that ship. Both see the same rows: dense models, for it has no number formats by layer and no exchange of experts in
-training. `--docs` writes the result into docs/planner-accuracy.md.
+Needs `pip install llm-analysis` in the same environment, which no part of preheat does. That program takes as an input what share of the
+peak matrix products reach: it is given one for each generation of GPUs, the one with the least median error on these very rows. preheat
+predicts with the constants that ship. Both see the same rows: dense models, for it has no number formats by layer and exchanges no experts
+in training. `--docs` writes the result into docs/planner-accuracy.md.
 """
 
 from __future__ import annotations

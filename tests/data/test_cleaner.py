@@ -108,6 +108,8 @@ def test_quality_by_a_scorer(monkeypatch):
     scorers = {"length": len, "broken": lambda text: 1 / 0, "nan": lambda text: float("nan")}
 
     class Entry:
+        dist = None
+
         def __init__(self, name):
             self.name = name
 

@@ -93,6 +93,12 @@ def test_the_file_in_the_settings_is_read_unasked(tmp_path: Path) -> None:
     assert find("B100").name == "B100"
 
 
+def test_a_process_without_a_home_has_the_shipped_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    monkeypatch.delenv("HOME", raising=False)
+    assert find("H100").peak("bf16") == 989.4e12
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -102,6 +108,8 @@ def test_the_file_in_the_settings_is_read_unasked(tmp_path: Path) -> None:
         (OWN.replace("192e9", "-1"), "memory is -1"),
         (OWN.replace("192e9", "nan"), "memory is nan"),
         (OWN.replace("192e9", "inf"), "memory is inf"),
+        (OWN.replace("192e9", "1" + 400 * "0"), "a number above 0"),
+        (OWN.replace("B100-SXM", "h100"), "B100 is also called h100; H100 is called so"),
         (OWN.replace("domain = 8", "domain = 8.5"), "a whole number"),
         (OWN.replace("{ bf16 = 1.8e15 }", "{ bf61 = 1.8e15 }"), "FLOP/s by number format"),
         (OWN.replace('["B100-SXM"]', '"B100-SXM"'), "a list of names"),

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from preheat.arithmetic import memory
 from preheat.arithmetic.activations import layer_kept
 from preheat.arithmetic.programs import PREHEAT
-from preheat.model import Transformer
+from preheat.model import Transformer, cross_entropy
 from preheat.recipe import Experts, LatentAttention, Model, Precision
 
 TOKENS = 64
@@ -59,3 +60,7 @@ def test_a_layer_keeps_what_autograd_kept(family: str, name: str, compute: torch
     parts = (counted.attention, counted.feed_forward)
     total = sum(part.stream + part.inputs + part.split + part.routed + part.routed_inputs for part in parts)
     assert total <= per_token(2) - per_token(1) <= 1.015 * total
+
+
+def test_the_loss_runs_in_the_chunks_that_are_counted() -> None:
+    assert (memory.LOGITS_AT_ONCE, memory.ROWS_AT_LEAST) == (cross_entropy.LOGITS_AT_ONCE_ELSEWHERE, cross_entropy.ROWS_AT_LEAST)

@@ -229,7 +229,7 @@ def distance(training: Training, parallel: Parallel, reference: Outcome) -> Dist
 
 
 def compiled_distance(training: Training, parallel: Parallel, reference: Outcome) -> Distance:
-    """The same, traced and differentiated as a whole where blocks are compiled, but without Inductor's compiler, which takes half a minute."""
+    """The same, with blocks traced and differentiated as a whole, but without Inductor's compiler, which takes half a minute."""
     with patch.object(torch, "compile", partial(torch.compile, backend="aot_eager")), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the tracer's own
         found = distance(training, parallel, reference)

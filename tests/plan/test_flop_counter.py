@@ -17,7 +17,13 @@ LATENT = LatentAttention(q_lora_rank=24, kv_lora_rank=16, qk_nope_head_dim=8, qk
 FAMILIES = {
     "llama": Model(layers=3, kv_heads=2, tied_embeddings=False, **COMMON),
     "gpt2": Model(
-        layers=3, activation="gelu", norm="layernorm", bias=True, position="learned", max_positions=SEQ_LEN, **(COMMON | {"rope_theta": None})
+        layers=3,
+        activation="gelu",
+        norm="layernorm",
+        bias=True,
+        position="learned",
+        max_positions=SEQ_LEN,
+        **(COMMON | {"rope_theta": None}),
     ),
     "latent": Model(layers=3, mla=LATENT, **COMMON),
     "mixtral": Model(layers=3, kv_heads=2, experts=Experts(count=4, active=2, ffn_hidden=48), **COMMON),

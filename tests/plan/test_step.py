@@ -90,7 +90,7 @@ def test_a_machine_twice_as_fast_in_all_it_does_takes_half_the_time() -> None:
     [("1f1b", 1, 3 / 16), ("interleaved", 2, 3 / 32), ("interleaved", 4, 3 / 64), ("zero-bubble", 1, 1 / 16)],
 )
 def test_the_bubble_over_the_work_is_what_the_schedules_papers_say(schedule: Any, virtual: int, bubble: float) -> None:
-    """(p - 1) / (v m) of the ideal time, arXiv 2104.04473, section 2.2, with p = 4 and m = 16; a third of it where weight gradients wait."""
+    """(p - 1) / (v m) of the ideal time (arXiv 2104.04473, section 2.2), p = 4 and m = 16; a third where weight gradients wait."""
     parallel = Parallel(pipeline=4, virtual_pipeline=virtual, schedule=schedule)
     parts = step_model().step(parallel, 1, 16, 4).parts
     layers = sum(parts[name] for name in ("matrix", "attention", "elementwise", "host"))
@@ -135,9 +135,7 @@ def test_experts_are_dropped_without_waiting_for_their_counts() -> None:
     sparse = MODELS["mixtral-8x7b"]
     assert sparse.experts is not None
     capped = sparse.model_copy(update={"experts": sparse.experts.model_copy(update={"capacity_factor": 1.0})})
-    waiting, ahead = (
-        step_model(model, "B200", seq_len=512).step(Parallel(expert=8), 1, 8, 8).parts["host"] for model in (sparse, capped)
-    )
+    waiting, ahead = (step_model(model, "B200", seq_len=512).step(Parallel(expert=8), 1, 8, 8).parts["host"] for model in (sparse, capped))
     assert ahead < waiting
 
 

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from preheat.errors import PreheatError
+from preheat.recipe import load
 from preheat.train import RunFolder
+from preheat.train.refusals import refuse_layout
 
 from .conftest import RECIPE, preheat
 
@@ -78,6 +81,17 @@ def test_a_layout_that_the_processes_cannot_be_split_into(mini: tuple[Path, Path
     options = ["--data", mini[1], "--run", tmp_path / "run", "--set", layout, "--nproc", "3"]
     assert "3 ranks are not divisible by tensor 1 x pipeline" in refused("train", mini[0], *options)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_may_grow_past_its_small_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Case C06: four replicas can't share a batch of 2, and need not once the batch is 4, after step 16."""
+    (tmp_path / "r.toml").write_text(RECIPE.replace("global_size = 2", "global_size = 4"))
+    recipe = load(str(tmp_path / "r.toml")).recipe
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    for done in (0, 15):
+        with pytest.raises(PreheatError, match="a batch of 2 samples; 4 replicas"):
+            refuse_layout(recipe, done)
+    refuse_layout(recipe, 16)
 
 
 def test_what_is_not_trained_over_several_processes(mini: tuple[Path, Path], tmp_path: Path) -> None:

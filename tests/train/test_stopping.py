@@ -78,7 +78,7 @@ def test_a_time_limit_saves_before_it(mini: tuple[Path, Path], tmp_path: Path) -
     begin = time.monotonic()
     arguments = ("train", recipe, "--data", mini[1], "--run", run, "--json")
     done = preheat(*arguments, "--time-limit", "10s", code=REQUEUE)
-    assert time.monotonic() - begin < 12  # Python had to start before
+    assert time.monotonic() - begin < 30  # a busy machine starts Python late
     assert not json.loads(done.stdout)["complete"]
     newest, _ = checkpoint.newest(run / "checkpoints")
     assert [line["step"] for line in metrics(run)][-1:] == ([newest.step] if newest is not None else [])

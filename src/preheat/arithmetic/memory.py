@@ -16,7 +16,9 @@ from preheat.arithmetic.programs import PREHEAT, Program
 from preheat.recipe import Model, Optimizer, Parallel, Precision
 
 LOGITS_AT_ONCE = 2**27
-"""Of preheat's loss, which runs in chunks: see `preheat.model.cross_entropy`, which says it again for torch."""
+"""Of preheat's loss, which runs in chunks of rows, ..."""
+ROWS_AT_LEAST = 128
+"""... but of no fewer rows: what `preheat.model.cross_entropy` has for GPUs, and a test holds it to."""
 EXPERT_IMBALANCE = 1.2
 """Rows on the fullest rank of expert-parallel ones, as a multiple of an even share."""
 FRAGMENTATION = 0.05
@@ -60,7 +62,9 @@ def states(
     the tables outside of the layers (and of norms, which are not counted apart). Moments that are offloaded take no room here.
     """
     whole = precision.compute == "fp32"
-    weight, gradient, master = (4, 4, 0) if whole else (2, program.gradient, 4 + program.sharded_gradient)
+    weight, gradient, master = (4, 4, 0) if whole else (2, program.gradient, 4)
+    if parallel.sharding != "none":
+        master += program.sharded_gradient
     if parallel.sharding == "full" and program.weights_are_masters:
         weight, master = 4, 0
     width = 4 if optimizer.state_precision == "fp32" else 2
@@ -138,7 +142,8 @@ class Memory:
     @property
     def total(self) -> int:
         """What nvidia-smi shows."""
-        return sum(size for _, size in self.parts())
+        held = self.states + self.activations + self.loss + self.working + self.gathered
+        return held + self.buffers + self.workspace + self.fragmentation + self.context
 
     def fits(self, usable: int) -> bool:
         """Whether it stays a tenth below what a process finds on its GPU."""
@@ -277,7 +282,7 @@ class MemoryModel:
             return 0.0
         if self.program.logit_bytes is not None:
             return logits * (self.program.logit_bytes + 4 * self._depths)
-        at_once = min(logits, max(LOGITS_AT_ONCE, 128 * columns))
+        at_once = min(logits, max(LOGITS_AT_ONCE, ROWS_AT_LEAST * columns))
         return at_once * (8 + self._element) + 4 * self.model.hidden * columns
 
     def _gathered(self, piece: _Piece, parallel: Parallel, count: RankParameters) -> int:

@@ -125,7 +125,11 @@ def verify(folder: Folder, as_json: AsJson = False) -> None:
         print_json({"schema": "preheat.data-verify/1", "ok": not problems, "problems": [problem_json(problem) for problem in problems]})
     else:
         complain(problems)
-        print(f"{folder}: {len(problems)} problems" if problems else f"{folder}: all files are as they were written")
+        print(
+            f"{folder}: {len(problems)} problem{'s' * (len(problems) != 1)}"
+            if problems
+            else f"{folder}: all files are as they were written"
+        )
     raise typer.Exit(bool(problems))
 
 

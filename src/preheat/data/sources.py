@@ -112,8 +112,9 @@ def _remote_matches(text: str) -> Iterator[tuple[str, File]]:
         found = system.glob(pattern, detail=True)
     except ImportError as error:
         refuse("data.no-package", f"{text!r} needs a Python package: {error}", "", "Install it", key="data.source.paths")
-    except (ValueError, OSError) as error:
-        refuse("data.no-files", f"{text!r} cannot be listed: {error}", "", "Correct the path", key="data.source.paths")
+    except Exception as error:  # Of the service behind the address: of any kind.
+        got = f"{text!r} cannot be listed: {type(error).__name__}: {error}"
+        refuse("data.no-files", got, "", "Correct the path, or the access to it", key="data.source.paths")
     parts = pattern.split("/")
     fixed = next((i for i, part in enumerate(parts) if glob.has_magic(part)), len(parts) - 1)
     for name, facts in found.items():

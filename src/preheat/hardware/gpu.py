@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import math
 import os
 import tomllib
 from collections.abc import Mapping
@@ -63,30 +62,36 @@ class Gpu:
 
 
 _HOW_TO_ADD = (
-    "Name another kind, or describe yours in a file of your own: --hardware FILE, or hardware.toml in preheat's folder of settings"
+    "Name another kind, or describe yours in ~/.config/preheat/hardware.toml or in a file that you name: preheat plan --hardware FILE"
 )
 _NUMBERS = {"memory", "usable", "memory_bandwidth", "link_bandwidth", "domain", "server", "network_bandwidth", "price"}
+_LARGEST = 1e24
 _WHOLE = {"memory", "usable", "domain", "server"}
 _OWN = {"name", "also"}
 _REQUIRED = tuple(entry.name for entry in fields(Gpu) if entry.default is MISSING and entry.name not in ("name", "usable"))
 
 
-def user_file() -> Path:
-    """Where a user's own kinds are looked for when no file is named."""
-    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "preheat" / "hardware.toml"
+def user_file() -> Path | None:
+    """The user's own kinds when no file is named: hardware.toml in preheat's folder of settings, where there is one."""
+    settings, home = os.environ.get("XDG_CONFIG_HOME"), os.environ.get("HOME")
+    folder = Path(settings) if settings else Path(home) / ".config" if home else None
+    file = folder / "preheat" / "hardware.toml" if folder is not None else None
+    try:
+        return file if file is not None and file.is_file() else None
+    except OSError:  # a folder that may not even be looked into is somebody else's
+        return None
 
 
 def catalog(file: Path | None = None) -> Mapping[str, Gpu]:
     """Every known kind under its name and its other names, in the order of the files.
 
     Args:
-        file: the user's own kinds; `user_file()` when None, which need not exist. A table of a known name changes only what it names.
+        file: the user's own kinds, in place of `user_file()`. A table of a known name changes only what it names.
 
     Raises:
         PreheatError: the file can't be read, or a table of it is no GPU.
     """
-    own = file if file is not None else user_file()
-    return _catalog(own) if file is not None or own.is_file() else _catalog(None)
+    return _catalog(file or user_file())
 
 
 @lru_cache(maxsize=4)
@@ -97,6 +102,11 @@ def _catalog(own: Path | None) -> Mapping[str, Gpu]:
             before = _lookup(kinds, name)
             gpu = _gpu(file, name, table, before)
             for called in (gpu.name, *table.get("also", ())):
+                other = _lookup(kinds, called)
+                if other is not None and other is not before:
+                    refuse(
+                        "hardware.file", f"{name} is also called {called}", f"{other.name} is called so", "Choose another name", file=file
+                    )
                 kinds[called] = gpu
             if before is not None:
                 kinds |= {called: gpu for called, old in kinds.items() if old is before}
@@ -178,7 +188,7 @@ def _value(file: Path, name: str, key: str, value: Any) -> Any:
 
 
 def _number(file: Path, name: str, key: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < _LARGEST:
         refuse(
             "hardware.file", f"{key} is {value!r}", "a number above 0 in bytes, bytes/s, FLOP/s or USD", "Correct it", file=file, key=name
         )

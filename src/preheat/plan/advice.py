@@ -152,7 +152,8 @@ class _Adviser:
         yield from self._offload()
         if parallel.tensor > 1 and not parallel.sequence:
             yield from self.trial("sequence parallelism", _with(way, sequence=True))
-        yield from self.trial("twice as many tensor-parallel ranks", _with(way, tensor=2 * parallel.tensor, sequence=True))
+        if 2 * parallel.tensor <= self.planner.cluster.gpu.domain:
+            yield from self.trial("twice as many tensor-parallel ranks", _with(way, tensor=2 * parallel.tensor, sequence=True))
         wider = parallel.model_copy(update={"pipeline": 2 * parallel.pipeline, "virtual_pipeline": 1, "pipeline_layers": None})
         for piped in pipelines(self.planner, wider):
             if piped.virtual_pipeline == 1:

@@ -60,7 +60,7 @@ def _batched(planner: Planner, parallel: Parallel, left_out: Counter[str]) -> It
     """With each size of micro-batch that divides all batches of the run, and each kind of sharding that makes sense."""
     copies = planner.replicas(parallel) * parallel.context
     if copies == 1:
-        shardings = [{"sharding": "none"}]
+        shardings: list[dict[str, object]] = [{"sharding": "none"}]
     else:
         shardings = [{"sharding": "optimizer"}]
         if parallel.pipeline == 1:

@@ -41,19 +41,8 @@ def architecture(name: str, columns: Mapping[str, int], pipeline: int = 1) -> Mo
         raise UnknownModel("not a decoder")
     if any(mark in key for mark in _STATE_SPACE):
         raise UnknownModel("state-space or linear-attention layers")
-    known = _known().get(key, [])
-    if known:
-        fitting = [entry for entry in known if not entry["layers"] % pipeline] or known[-1:]
-        values = {**fitting[0]}
-    elif {"layers", "hidden", "heads"} <= set(columns):
-        values = _from_columns(key)
-    elif {"layers", "hidden"} <= set(columns):
-        values = _from_columns(key) | {"heads": max(1, columns["hidden"] // 128)}
-    else:
-        raise UnknownModel("the model's shape is not known")
-    experts = {"experts": "count", "topk": "active", "moe_ffn": "ffn_hidden"}
-    own = {word: value for word, value in columns.items() if word not in experts}
-    values |= own
+    values = _known_shape(key, pipeline) or _from_columns(key, columns)
+    values |= {word: value for word, value in columns.items() if word not in ("experts", "topk")}
     values.setdefault("ffn_hidden", 4 * values["hidden"])
     if columns.get("experts", 0) > 1 and "experts" not in values:
         active = min(columns.get("topk", 1), columns["experts"])
@@ -62,6 +51,8 @@ def architecture(name: str, columns: Mapping[str, int], pipeline: int = 1) -> Mo
         values["mtp"] = None
     if "(tokendrop)" in name.lower() and values.get("experts"):
         values["experts"] = {**values["experts"], "capacity_factor": 1.0}
+    if not values.get("head_dim") and not values.get("mla") and values["hidden"] % values["heads"]:
+        raise UnknownModel("the width does not divide among the heads")
     try:
         return Model.model_validate(values)
     except ValidationError as error:
@@ -74,10 +65,25 @@ def plain(name: str) -> str:
     return re.sub(r"[^a-z0-9.]", "", bare).replace(".", "")
 
 
-def _from_columns(key: str) -> dict[str, Any]:
-    """What the columns of a row don't say: the usual GPT, or MosaicML's."""
-    gpt: dict[str, Any] = {"vocab_size": 51_200, "activation": "gelu", "norm": "layernorm", "tied_embeddings": True, "rope_theta": 10_000.0}
-    return gpt | ({"vocab_size": 50_368} if key.startswith("mpt") else {})
+def _known_shape(key: str, pipeline: int) -> dict[str, Any]:
+    """What is known by name, nothing where nothing is: of several models the first whose layers the pipeline divides, else the last."""
+    entries = _known().get(key, [])
+    fitting = [entry for entry in entries if not entry["layers"] % pipeline] or entries[-1:]
+    return dict(fitting[0]) if fitting else {}
+
+
+def _from_columns(key: str, columns: Mapping[str, int]) -> dict[str, Any]:
+    """What the columns of a row don't say: the usual GPT, or MosaicML's; heads 128 wide where they are not counted."""
+    if not {"layers", "hidden"} <= set(columns):
+        raise UnknownModel("the model's shape is not known")
+    return {
+        "vocab_size": 50_368 if key.startswith("mpt") else 51_200,
+        "activation": "gelu",
+        "norm": "layernorm",
+        "tied_embeddings": True,
+        "rope_theta": 10_000.0,
+        "heads": max(1, columns["hidden"] // 128),
+    }
 
 
 @lru_cache(maxsize=1)

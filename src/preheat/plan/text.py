@@ -76,7 +76,7 @@ def _run(plan: LayoutPlan, run: RunPlan) -> list[str]:
         f"the run: {_days(run.days)}, {cost}",
         f"  {rounded(tokens)} tokens in {steps:,} steps; {run.days * 24 * plan.ranks:,.0f} GPU hours",
         *_phases(plan),
-        f"  failures: {saving.failures:.3g} expected, one in {_hours(saving.mean_time_between / 3600)}",
+        f"  failures: {_count(saving.failures)} expected, one in {_hours(saving.mean_time_between / 3600)}",
         f"  checkpoints: best every {saving.interval_steps:,} steps ({_hours(saving.interval / 3600)}) -> goodput {saving.goodput:.1%}; "
         f"as often as the recipe says {saving.goodput_of_recipe:.1%}",
         f"  a save: {saving.bytes / 1e9:,.1f} GB, training waits {saving.blocking:.1f} s, on disk after {saving.flush:.1f} s",
@@ -205,6 +205,10 @@ def _advice(trials: Sequence[Advice], own: LayoutPlan) -> Iterator[str]:
         )
         if trial.settings:
             yield "      " + " ".join(f"--set {setting}" for setting in trial.settings)
+
+
+def _count(number: float) -> str:
+    return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"
 
 
 def _days(days: float) -> str:

@@ -187,6 +187,11 @@ def published(folder: Path) -> list[Path]:
     return sorted((path for path in folder.glob("step-*") if re.fullmatch(r"step-\d{8,}", path.name)), key=_number, reverse=True)
 
 
+def newest_step(folder: Path) -> int:
+    """The step of the newest checkpoint, good or not; 0 without one."""
+    return max(map(_number, published(folder)), default=0)
+
+
 def set_aside(damaged: Damaged) -> Path:
     """Give a damaged checkpoint a name under which it is kept for whoever wants to look, and no longer counts as one."""
     aside = damaged.path.with_name(f"damaged-{damaged.path.name}")

@@ -117,7 +117,10 @@ class Trainer:
 
     def _stops(self, turn_s: float) -> bool:
         """Whether some rank is to stop, so that all do: a signal came, or the time left is little more than a turn and a save take."""
-        return any_rank(self.stop.wanted(1.25 * turn_s + 2 * self._longest_save_s))
+        stops = any_rank(self.stop.wanted(1.25 * turn_s + 2 * self._longest_save_s))
+        if stops and self.stop.reason is None:
+            self.stop.reason = "another process was asked to"
+        return stops
 
     def _pause(self) -> None:
         if self._stops(0.0):

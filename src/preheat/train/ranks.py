@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
 
-from preheat.errors import PreheatError, Problem, RunFailed
+from preheat.errors import PreheatError, Problem, RunFailed, refuse
 from preheat.launch import REQUEUE
 
 PATIENCE_S = 600
@@ -29,7 +29,20 @@ _HOLD_S = 0.5
 
 def world_size() -> int:
     """How many processes the launcher started: `torchrun` and `preheat train` say so in the environment."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
+    return _told("WORLD_SIZE", 1) if "WORLD_SIZE" in os.environ else 1
+
+
+def _told(name: str, least: int, most: int | None = None) -> int:
+    """A number that the launcher put into the environment.
+
+    Raises:
+        PreheatError: it is not there, no number, or out of range.
+    """
+    text = os.environ.get(name, "")
+    if not (text.isascii() and text.isdecimal() and least <= int(text) <= (most if most is not None else int(text))):
+        want = f"a number from {least}" + (f" to {most}" if most is not None else "")
+        refuse("run.environment", f"the environment says {name}={text}", want, "Start it with torchrun or --nproc, or unset WORLD_SIZE")
+    return int(text)
 
 
 def join(device_type: str, patience_s: float) -> PrefixStore | None:
@@ -42,10 +55,14 @@ def join(device_type: str, patience_s: float) -> PrefixStore | None:
     """
     if world_size() == 1:
         return None
+    if not os.environ.get("MASTER_ADDR"):
+        got = f"the environment says WORLD_SIZE={world_size()} and no MASTER_ADDR"
+        refuse("run.environment", got, "where the first process listens", "Start it with torchrun or --nproc, or unset WORLD_SIZE")
+    rank = _told("RANK", 0, world_size() - 1)
     timeout = timedelta(seconds=max(_START_S, 2 * patience_s))
     launchers: Store = dist.TCPStore(  # type: ignore[attr-defined]
         os.environ["MASTER_ADDR"],
-        int(os.environ["MASTER_PORT"]),
+        _told("MASTER_PORT", 0, 65_535),
         world_size(),
         is_master=_hosts_store(),
         timeout=timeout,
@@ -53,7 +70,7 @@ def join(device_type: str, patience_s: float) -> PrefixStore | None:
     attempt = f"{os.environ.get('TORCHELASTIC_RUN_ID', 'run')}/attempt{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
     backend = "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo"
     store = PrefixStore(attempt, launchers)
-    dist.init_process_group(backend, store=store, rank=int(os.environ["RANK"]), world_size=world_size(), timeout=timeout)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size(), timeout=timeout)
     return store
 
 

@@ -17,13 +17,18 @@ def refuse_untrained(loaded: Loaded) -> None:
         raise PreheatError(*problems)
 
 
-def refuse_layout(recipe: Recipe) -> None:
-    """The layout divides the processes, and each batch divides among the replicas and micro-batches."""
+def refuse_layout(recipe: Recipe, done: int) -> None:
+    """The layout divides the processes, and each batch after `done` steps divides among the replicas and micro-batches.
+
+    What is behind was trained over fewer processes: a run may grow past the small batches of its ramp.
+    """
     try:
         sizes = layout(recipe.parallel, world_size())
     except ValueError as error:
         refuse("train.layout", str(error), "", "Start as many processes as the layout needs: --nproc, or torchrun")
     for segment in Timeline(recipe).segments:
+        if segment.end.steps <= done:
+            continue
         own, rest = divmod(segment.batch_size, sizes.dense_dp)
         got = f"stage {segment.stage.name}: a batch of {segment.batch_size} samples"
         if rest:

@@ -60,7 +60,7 @@ def start(
     refuse_untrained(loaded)
     store = join("cuda" if torch.cuda.is_available() else "cpu", invocation.patience_s)
     stop.deadline = first_deadline(store, stop.deadline)
-    refuse_layout(recipe)
+    refuse_layout(recipe, from_first(lambda: checkpoint.newest_step(RunFolder(invocation.run).checkpoints)))
     manifest = Manifest.load(invocation.data)
     order, timeline = sample_order(recipe, manifest, invocation.data)
     refuse_small_corpus(recipe, timeline, manifest)
@@ -79,6 +79,7 @@ def start(
         initial.fill(engine.named_tensors())
     peak, changed = environment(folder, device, recipe, manifest, invocation.data)
     done = found.step if found is not None else 0
+    refuse_layout(recipe, done)  # where a damaged checkpoint was passed over, more is to be trained
     unmeasured = found.unmeasured if found is not None else None
     if is_first():
         _write_plan(folder, plan(recipe, timeline, order), manifest)

@@ -44,7 +44,7 @@ class Cleaner:
         """
         self._source = source
         self._policy = policy_of(source)
-        self._scorer = None if source.quality is None else _scorer(source.quality)
+        self._scorer, self._scorer_release = (None, "") if source.quality is None else _scorer(source.quality)
         self._benchmarks = None if decontaminate is None else contamination.load(decontaminate, folder)
         if source.language is not None:
             language.identify("")
@@ -52,7 +52,7 @@ class Cleaner:
     @property
     def fingerprint(self) -> str:
         """Changes when the verdict on a document may."""
-        scorer = None if self._source.quality is None else self._source.quality.model_dump()
+        scorer = None if self._source.quality is None else [self._source.quality.model_dump(), self._scorer_release]
         tasks = None if self._benchmarks is None else hashlib.sha256(self._benchmarks.hashes.tobytes()).hexdigest()
         spoken = (self._source.language, self._source.min_language_score)
         whole = [RULES_VERSION, self._policy.steps, sorted(self._policy.numbers.items()), spoken, scorer, tasks]
@@ -116,16 +116,17 @@ def apply(raw: str, policy: Policy) -> tuple[Text, Dropped | None, list[tuple[st
     return text, None, changes
 
 
-def _scorer(quality: recipe.Quality) -> Callable[[str], float] | None:
-    """The function that scores, or None where the record holds the score."""
+def _scorer(quality: recipe.Quality) -> tuple[Callable[[str], float] | None, str]:
+    """The function that scores and the release of its package; None where the record holds the score."""
     if (quality.field is None) == (quality.scorer is None):
         refuse("data.quality", "`quality` names neither or both", "`field` or `scorer`", "Name one of them", key="data.source.quality")
     if quality.scorer is None:
-        return None
+        return None, ""
     found = {entry.name: entry for entry in metadata.entry_points(group=SCORERS)}
     if quality.scorer not in found:
         known = ", ".join(sorted(found)) or "none"
         got = f"no installed package offers the quality scorer {quality.scorer!r}"
         refuse("data.quality", got, f"entry points in {SCORERS}: {known}", "Install it", key="data.source.quality.scorer")
-    function: Callable[[str], float] = found[quality.scorer].load()
-    return function
+    entry = found[quality.scorer]
+    function: Callable[[str], float] = entry.load()
+    return function, "" if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"

@@ -24,7 +24,7 @@ Hashes = npt.NDArray[np.uint64]
 _Number = TypeVar("_Number", np.int64, np.uint64)
 SENTENCE_ENDS = frozenset(".!?\u3002\uff01\uff1f")
 
-_WHOLE = {"cannot": ["can", "not"], "Cannot": ["Can", "not"], "and/or": ["and/or"], "''": ["''"]}
+_WHOLE = {"cannot": ["can", "not"], "Cannot": ["Can", "not"], "and/or": ["and/or"], "''": ["''"], "°C.": ["°", "C", "."]}
 _SIMPLE = re.compile(r"([A-Za-z]*[a-z]{2})([,;:!?)])|([a-z]{3,})(\.)")
 _ADDRESS = re.compile(
     r"(?:https?://|www\.)\S+|[\w.+-]+@[\w-]+(?:\.[\w-]+)+"
@@ -41,7 +41,9 @@ _PREFIX = re.compile(r"US\$|\.\.+|…+|[^\w\s.@+/\\~^|-]|_|\+(?![0-9])")
 _SUFFIX = re.compile(
     r"(?:\.\.+|…+|['\u2019][sS]|—+|\u2013+|''|\):|[^\w\s.@%+°/\\~^|=-]|_|%|(?<=[0-9])\+|(?<=[0-9a-z]|[^\w\s])\.|(?<=[A-Z][A-Z])\.|(?<=°[FCKfck])\.|(?<=[^\W\d_A-Za-z])\.)$"
 )
-_UNIT = re.compile(r"(?<=[0-9])(?:[kdcmn]?m[²³]?|µ[mg]|ha|yd|in|ft|[km]?g|t|lb|oz|m/s|km/h|mph|h?Pa|mbar|mb|MB|[kgt]b|[KGT]B|[TGMK]|[aApP]\.?m\.?)$")
+_UNIT = re.compile(
+    r"(?<=[0-9])(?:[kdcmn]?m[²³]?|µ[mg]|ha|yd|in|ft|[km]?g|t|lb|oz|m/s|km/h|mph|h?Pa|mbar|mb|MB|[kgt]b|[KGT]B|[TGMK]|[aApP]\.?m\.?)$"
+)
 _CONTRACTION = re.compile(r"(?i)(?<=[a-z])(n['\u2019]t|['\u2019](?:ll|re|ve|m|d))$")
 _INFIX = re.compile(
     r"(\.\.+|…|(?<=[0-9])[+\-*^](?=[0-9-])|(?<=[a-z\"'])\.(?=[A-Z\"'])|(?<=[^\W\d_]),(?=[^\W\d_])"

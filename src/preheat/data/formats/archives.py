@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import lzma
+import struct
 import tarfile
 import zipfile
 import zlib
@@ -14,6 +16,9 @@ from preheat.data.document import File
 from preheat.data.formats import streams
 from preheat.data.formats.streams import Damage, packing, pieces, unpacked
 
+# What the standard library's readers raise when the numbers in a header are nonsense.
+_BROKEN_ZIP = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, NotImplementedError, ValueError, OverflowError, struct.error)
+_BROKEN_TAR = (tarfile.TarError, ValueError, OverflowError)
 _TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 
 
@@ -50,7 +55,7 @@ def _zipped(stream: BinaryIO) -> Iterator[Member]:
                     continue
                 fault = "encrypted" if entry.flag_bits & 1 else _nested(entry.filename)
                 yield Member(entry.filename, iter(()) if fault else _member(_unzipped(archive, entry), entry.filename), fault)
-    except zipfile.BadZipFile as error:
+    except _BROKEN_ZIP as error:
         raise Damage(str(error)) from None
 
 
@@ -63,7 +68,7 @@ def _unzipped(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Iterator[byte
                 if made > streams.RATIO_FROM and made > streams.MAX_RATIO * entry.compress_size:
                     raise Damage(f"it unpacks to more than {streams.MAX_RATIO} times its size")
                 yield piece
-    except (zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError) as error:
+    except (*_BROKEN_ZIP, OSError, EOFError) as error:
         raise Damage(str(error)) from None
 
 
@@ -78,14 +83,14 @@ def _tarred(stream: BinaryIO, file: File) -> Iterator[Member]:
                 # A sparse file is mostly holes that take no space in the archive.
                 fault = "sparse file" if entry.issparse() else _nested(entry.name)
                 yield Member(entry.name, iter(()) if fault else _member(_untarred(cast(BinaryIO, content)), entry.name), fault)
-    except tarfile.ReadError as error:
+    except _BROKEN_TAR as error:
         raise Damage(str(error)) from None
 
 
 def _untarred(content: BinaryIO) -> Iterator[bytes]:
     try:
         yield from pieces(content)
-    except tarfile.ReadError as error:
+    except _BROKEN_TAR as error:
         raise Damage(str(error)) from None
 
 

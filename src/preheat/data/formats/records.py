@@ -172,21 +172,22 @@ def _row_group(
 
 
 def split_row_groups(file: File, size: int) -> list[File]:
-    """Parts of whole row groups, of about `size` packed bytes each; the file itself where it cannot be read."""
+    """Parts of whole row groups, of about `size` bytes of the file each; the file itself where it cannot be read."""
     parts: list[File] = []
     with streams.open_file(file) as stream:
         try:
             metadata = _pyarrow_parquet().read_metadata(stream)
         except (OSError, ValueError):
             return [file]
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    unpacked = max(sum(group.total_byte_size for group in groups), 1)
     first, held, row, next_row = 0, 0, 1, 1
-    for group in range(metadata.num_row_groups):
-        meta = metadata.row_group(group)
-        held += sum(meta.column(column).total_compressed_size for column in range(meta.num_columns))
-        next_row += meta.num_rows
-        if held >= size or group == metadata.num_row_groups - 1:
-            parts.append(File(file.id, file.path, held, first, group + 1, row))
-            first, held, row = group + 1, 0, next_row
+    for number, group in enumerate(groups):
+        held += file.size * group.total_byte_size // unpacked
+        next_row += group.num_rows
+        if held >= size or number == len(groups) - 1:
+            parts.append(File(file.id, file.path, held, first, number + 1, row))
+            first, held, row = number + 1, 0, next_row
     return parts or [file]
 
 

@@ -32,12 +32,11 @@ def script(context: Context, finish: str, *, at_once: int, options: str) -> str:
         count = stage.count(context.plan)
         if not count:
             continue
-        each = -(-count // ARRAY_LIMIT)
-        jobs = -(-count // each)
-        first, last = f"$((SLURM_ARRAY_TASK_ID * {each}))", f"$((SLURM_ARRAY_TASK_ID * {each} + {each - 1}))"
-        loop = f"for task in $(seq {first} {last}); do [ $task -ge {count} ] || {worker} {stage.name} $task || exit 1; done"
+        jobs = min(count, ARRAY_LIMIT)
+        # Job 0 does the tasks 0, jobs, 2 * jobs, ...: seq stops at the last one there is.
+        tasks = f"{worker} {stage.name} $(seq $SLURM_ARRAY_TASK_ID {jobs} {count - 1})"
         array = f"--array=0-{jobs - 1}%{at_once}"
-        lines.append(_submission(f"preheat-{stage.name}", [array, *shlex.split(options)], work / "logs" / f"{stage.name}-%a.txt", loop))
+        lines.append(_submission(f"preheat-{stage.name}", [array, *shlex.split(options)], work / "logs" / f"{stage.name}-%a.txt", tasks))
     lines.append(_submission("preheat-finish", shlex.split(options), work / "logs" / "finish.txt", finish))
     lines.append('echo "submitted; the last job is ${after#--dependency=afterok:}"')
     return "\n".join(lines) + "\n"

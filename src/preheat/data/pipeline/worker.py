@@ -1,4 +1,4 @@
-"""A process that does tasks: `python -m preheat.data.pipeline.worker WORK STAGE NUMBER`, or those told on standard input.
+"""A process that does tasks: `python -m preheat.data.pipeline.worker WORK STAGE NUMBER...`, or those told on standard input.
 
 There come lines of a stage and a number, and for each goes a line of JSON to standard output: `{}`, or what went wrong. Unlike the
 processes of `multiprocessing`, it does not run the caller's script again, and it ends when its caller does, however that ended.
@@ -22,12 +22,13 @@ from preheat.errors import PreheatError
 
 
 def main() -> None:
-    """Do the task that the arguments name, or those that come on standard input until it ends."""
+    """Do the tasks that the arguments name, or those that come on standard input until it ends."""
     work = Path(sys.argv[1])
     context = Context(work, Plan.load(work))
     if len(sys.argv) > 2:
         try:
-            raise_answer(attempt(context, sys.argv[2], int(sys.argv[3])))
+            for number in map(int, sys.argv[3:]):
+                raise_answer(attempt(context, sys.argv[2], number))
         except PreheatError as error:
             sys.exit(f"error: {error}")
         return
