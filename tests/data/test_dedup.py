@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from preheat.data import dedup
-from preheat.data.dedup.shingles import Shingles
+from preheat.data.dedup.grams import Shingles
 
 WORDS = [f"w{i:x}" for i in range(4000)]
 
@@ -177,7 +177,7 @@ def test_values_depend_on_the_text_alone(texts, size):
 def test_a_long_text_is_cut_between_words(monkeypatch):
     text = page(1, 400)
     whole = dedup.shingles([text]).hashes
-    monkeypatch.setattr("preheat.data.dedup.shingles.SLICE", 100)
+    monkeypatch.setattr("preheat.data.dedup.grams.SLICE", 100)
     assert np.array_equal(dedup.shingles([text]).hashes, whole)
 
 

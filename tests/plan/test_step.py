@@ -130,6 +130,12 @@ def test_layouts_that_published_runs_prefer() -> None:
     assert short < long
 
 
+def test_sequence_parallelism_divides_norms_and_residual_branches() -> None:
+    """8 ranks: each moves an eighth of what it moves without."""
+    apart, whole = (step_model().step(Parallel(tensor=8, sequence=sequence), 1, 8, 8).parts["elementwise"] for sequence in (True, False))
+    assert apart < whole
+
+
 def test_experts_are_dropped_without_waiting_for_their_counts() -> None:
     """A capacity makes shapes known beforehand: the host runs ahead of the GPU."""
     sparse = MODELS["mixtral-8x7b"]

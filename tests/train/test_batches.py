@@ -53,14 +53,15 @@ def test_an_error_while_reading_reaches_the_step_that_needs_the_batch(
     run: tuple[SampleOrder, Timeline], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order, timeline = run
-    batches = Batches(timeline, order, lambda size: slice(0, size), torch.device("cpu"))
+    batches, whole = Batches(timeline, order, lambda size: slice(0, size), torch.device("cpu")), order.batch
+
+    def batch(stage: int, first: int, size: int) -> object:
+        if first == timeline.step(2).first_stage_sample:
+            raise OSError("gone")
+        return whole(stage, first, size)
+
+    monkeypatch.setattr(order, "batch", batch)
     batches.of(timeline.step(1))
-
-    def gone(stage: int, first: int, size: int) -> None:
-        raise OSError("gone")
-
-    monkeypatch.setattr(order, "batch", gone)
-    batches.of(timeline.step(2))
     with pytest.raises(OSError, match="gone"):
-        batches.of(timeline.step(3))
+        batches.of(timeline.step(2))
     batches.close()

@@ -28,6 +28,11 @@ class RecipeOrCalibrate(TyperGroup):
             args = ["recipe", *args]
         return super().parse_args(ctx, args)
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """Leave the hidden name out of usage lines."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return "" if name == "recipe" else name, command, rest
+
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, cls=RecipeOrCalibrate)
 
@@ -136,7 +141,12 @@ def calibrate(runs: RunsFile, leave_one_out: LeaveOneOut = False, as_json: AsJso
     from preheat.plan import calibrate as calibrate_runs
     from preheat.plan import calibration_json, predicted_memory, read_runs
 
-    found = calibration_json(calibrate_runs(read_runs(runs), leave_one_out=leave_one_out, memory=predicted_memory))
+    def progress(source: str) -> None:
+        typer.echo(f"fitting without {source}", err=True)
+
+    found = calibration_json(
+        calibrate_runs(read_runs(runs), leave_one_out=leave_one_out, memory=predicted_memory, progress=progress)
+    )
     if as_json:
         print_json({"schema": "preheat.plan.calibrate/1", **found})
         return

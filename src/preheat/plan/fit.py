@@ -58,7 +58,7 @@ _EXPERTS = {"expert": Belief(3.0, 0.5), "exchange_overlap": Belief(0.3, 0.3, sha
 _SOFTWARE = {
     "megatron-2021": {"matrix": Belief(0.8, 0.15), "elementwise": Belief(2.0, 0.3), "step": Belief(0.03, 1.0)},
     "megatron": {name: belief for name, belief in (_DENSE | _EXPERTS).items() if name != "matrix"},
-    "megatron-2026": _EXPERTS | {"launch_expert": Belief(1e-3, 0.7)},
+    "megatron-2026": _EXPERTS | {"launch_expert": Belief(2e-3, 0.7)},
     "pytorch": {name: belief for name, belief in _DENSE.items() if name != "tensor_overlap"} | {"attention_rate": _OLDER_FLASH},
 }
 _COMMON = {

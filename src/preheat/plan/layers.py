@@ -24,6 +24,8 @@ class Split(NamedTuple):
     context: int
     expert: int
     expert_tensor: int
+    sequence: bool
+    """Tensor-parallel ranks share norms and residual branches along the sequence (arXiv 2205.05198); else each computes them whole."""
 
 
 @dataclass(slots=True)
@@ -191,8 +193,8 @@ class Costs:
         return forward, backward
 
     def _residual(self, split: Split, rows: float) -> tuple[Pass, Pass]:
-        """Norms and residual branches; tensor-parallel ranks each do their part of the sequence."""
-        moved = rows / split.tensor * self.model.hidden * _BF16 * self.software.elementwise
+        """Norms and residual branches."""
+        moved = rows / (split.tensor if split.sequence else 1) * self.model.hidden * _BF16 * self.software.elementwise
         return Pass(elementwise=self.device.move(8 * moved)), Pass(elementwise=self.device.move(12 * moved))
 
     def _tensor(self, split: Split, rows: float) -> float:

@@ -204,20 +204,21 @@ def _software(row: dict[str, str], gpu: Gpu) -> str:
     if any(name in said for name in ("foundry", "nanotron", "internevo", "nanogpt", "torchtitan", "olmo", "lingua")):
         return "pytorch"
     if any(name in said for name in ("megatron", "nemo", "nvidia")) or row.get("FSDP", "") in ("", "0"):
-        return _bridge(row.get("ref", ""), gpu)
+        return _bridge(row.get("ref", ""), "bridge" in said, gpu)
     return "pytorch"
 
 
-def _bridge(ref: str, gpu: Gpu) -> str:
-    """Which Megatron: container 26.06 brought graphs of whole layers to Blackwell, and later months to all."""
-    new = _month(ref) >= (26, 6) and (gpu.generation == "blackwell" or "container" not in ref.lower())
+def _bridge(ref: str, bridge: bool, gpu: Gpu) -> str:
+    """Which Megatron: container 26.06 brought graphs of whole layers to Blackwell, later months and Bridge's undated pages have them all."""
+    month = _month(ref) or (26 if bridge else 0, 7)
+    new = month >= (26, 6) and (gpu.generation == "blackwell" or "container" not in ref.lower())
     return "megatron-2026" if new else "megatron"
 
 
-def _month(ref: str) -> tuple[int, int]:
-    """Year and month of NVIDIA's container or of the date that a row refers to; (0, 0) when it names neither."""
+def _month(ref: str) -> tuple[int, int] | None:
+    """Year and month of NVIDIA's container or of the date that a row refers to; None when it names neither."""
     found = re.match(r"(?:20)?(\d\d)[.-](\d\d)\b", ref)
-    return (int(found[1]), int(found[2])) if found else (0, 0)
+    return (int(found[1]), int(found[2])) if found else None
 
 
 def _parallel(row: dict[str, str], replicas: int, model: Model, software: str) -> Parallel:

@@ -144,7 +144,7 @@ class StepModel:
         pipeline, tensor, context = parallel.pipeline, parallel.tensor, parallel.context
         dense_dp = ranks // (tensor * pipeline * context)
         micro_batches = max(1, -(-global_batch // (micro_batch * dense_dp)))
-        slot = self._slot(parallel, Split(micro_batch, tensor, context, parallel.expert, parallel.expert_tensor))
+        slot = self._slot(parallel, Split(micro_batch, tensor, context, parallel.expert, parallel.expert_tensor, parallel.sequence))
         waiting = (pipeline - 1) / parallel.virtual_pipeline
         if parallel.schedule not in ("1f1b", "interleaved"):
             waiting *= _SPLIT_BACKWARD_BUBBLE
@@ -173,7 +173,7 @@ class StepModel:
                 both += (times.forward + times.backward) * share
                 repeated += share * _again(parallel, times, self.model.layers // parallel.pipeline)
                 further += share * (times.forward.total + times.backward.total)
-        key = Split(split.micro_batch, split.tensor, split.context, 1, 1)
+        key = split._replace(expert=1, expert_tensor=1, sequence=False)
         if key not in self._heads:
             self._heads[key] = self._costs.head(key, self._ahead)
         out, back = self._heads[key]

@@ -24,13 +24,12 @@ class Batches:
     def __init__(self, timeline: Timeline, order: SampleOrder, own: Callable[[int], slice], device: torch.device) -> None:
         self._timeline, self._order, self._own, self._device = timeline, order, own, device
         self._reader = ThreadPoolExecutor(1, "batches")
-        self._ahead: tuple[int, Future[Batch]] | None = None
+        self._ahead: tuple[int, Future[Batch] | None] = (0, None)
 
     def of(self, step: Step) -> Batch:
         """Inputs and labels of a step on the device, each int64 of shape (samples, seq_len)."""
-        if self._ahead is not None and self._ahead[0] == step.number:
-            reading = self._ahead[1]
-        else:
+        number, reading = self._ahead
+        if reading is None or number != step.number:
             reading = self._reader.submit(self._read, step)
         inputs_BT, labels_BT = reading.result()
         if step.end != self._timeline.end:

@@ -14,13 +14,13 @@ from typing import Any, Protocol
 import torch
 
 from preheat.arithmetic import Step, Timeline, flops_per_token
-from preheat.data import SampleOrder
 from preheat.errors import Problem, RunFailed, Where
 from preheat.launch import Interrupted, Stop
 from preheat.model import Losses
 from preheat.monitor import model_flops_utilization
 from preheat.parallel import Engine, Objective
 from preheat.recipe import Recipe
+from preheat.train.batches import Batches
 from preheat.train.device import Device
 from preheat.train.optimizer import set_rate
 from preheat.train.ranks import any_rank, exchange
@@ -56,7 +56,7 @@ class Trainer:
 
     recipe: Recipe
     timeline: Timeline
-    order: SampleOrder
+    batches: Batches
     engine: Engine
     optimizer: torch.optim.Optimizer
     device: Device
@@ -98,6 +98,8 @@ class Trainer:
                 self._longest_turn_s = max(self._longest_turn_s, time.perf_counter() - begin)
         except Interrupted:
             pass  # with the metrics of its step in `unmeasured`
+        finally:
+            self.batches.close()
         self._finish_save()
         if self.saved < self.done:
             self._save(self.timeline.step(self.done), {})
@@ -143,12 +145,7 @@ class Trainer:
     def _train_step(self, step: Step) -> Record:
         begin = time.perf_counter()
         segment = step.segment
-        own = self.engine.own_samples(segment.batch_size)
-        device = self.device.torch_device
-        inputs_BT, labels_BT = (
-            torch.from_numpy(part).to(device)
-            for part in self.order.batch(segment.stage_index, step.first_stage_sample + own.start, own.stop - own.start)
-        )
+        inputs_BT, labels_BT = self.batches.of(step)
         objective = self._objective(step)
         losses = self.engine.accumulate(inputs_BT, labels_BT, segment.micro_size, objective)
         norm = self.engine.clip(self.recipe.optimizer.clip_grad_norm)

@@ -14,6 +14,7 @@ from preheat.launch import Stop
 from preheat.parallel import Engine
 from preheat.recipe import Loaded, Recipe
 from preheat.train import checkpoint
+from preheat.train.batches import Batches
 from preheat.train.device import Device, choose
 from preheat.train.environment import environment
 from preheat.train.files import read_json, write_json
@@ -87,7 +88,7 @@ def start(
     trainer = Trainer(
         recipe=recipe,
         timeline=timeline,
-        order=order,
+        batches=Batches(timeline, order, engine.own_samples, device.torch_device),
         engine=engine,
         optimizer=optimizer,
         device=device,

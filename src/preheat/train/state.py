@@ -13,12 +13,15 @@ from preheat.train.checkpoint import Checkpoint, Contents, State
 def run_state(engine: Engine, optimizer: torch.optim.Optimizer, *, once: bool) -> State:
     """`model/NAME` -> this rank's parameters and persistent buffers, `optimizer/KEY/NAME` -> the moments of its parameters.
 
+    A parameter that had no gradient yet, as in prediction layers of weight 0, has no moments; its `step` is written as 0.
+
     Args:
         once: leave out what another rank of the pipeline holds too, as is right for saving; all of it is filled when loading.
     """
     state = {f"model/{name}": tensor for name, tensor in engine.named_tensors(once=once)}
     for name, parameter in engine.named_parameters(once=once):
-        for key, value in optimizer.state.get(parameter, {}).items():
+        own = optimizer.state.get(parameter) or ({"step": torch.zeros(())} if optimizer.state else {})
+        for key, value in own.items():
             state[f"optimizer/{key}/{name}"] = value
     return state
 
@@ -44,6 +47,8 @@ def restore(checkpoint: Checkpoint, engine: Engine, optimizer: torch.optim.Optim
             keys.setdefault(name, []).append(key)
     optimizer.state.clear()
     for name, parameter in engine.named_parameters():
+        if _is_untouched(contents, name, keys):
+            continue
         _refuse_lost_moments(checkpoint, name, keys)
         for key in keys.get(name, ()):
             entry = f"optimizer/{key}/{name}"
@@ -51,6 +56,14 @@ def restore(checkpoint: Checkpoint, engine: Engine, optimizer: torch.optim.Optim
                 parameter, contents.shapes[entry], contents.dtypes[entry], "cpu" if engine.parallel.offload_optimizer else parameter.device
             )
     contents.fill(run_state(engine, optimizer, once=False))
+
+
+def _is_untouched(contents: Contents, name: str, keys: dict[str, list[str]]) -> bool:
+    """The parameter had no gradient before the checkpoint."""
+    if keys.get(name) != ["step"]:
+        return False
+    contents.fill({f"optimizer/step/{name}": (steps := torch.empty(()))})
+    return not steps.item()
 
 
 def _refuse_lost_moments(checkpoint: Checkpoint, name: str, keys: dict[str, list[str]]) -> None:

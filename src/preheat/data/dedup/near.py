@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from preheat.data.dedup.shingles import Hashes
+from preheat.data.dedup.grams import Hashes
 
 BUCKET = 64
 """A document is compared with this many of the best of those that stay and share a certain band with it. A band that more of them share is

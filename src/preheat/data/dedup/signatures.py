@@ -13,7 +13,7 @@ import unicodedata
 import numpy as np
 from rensa import RMinHash
 
-from preheat.data.dedup.shingles import Hashes, Shingles
+from preheat.data.dedup.grams import Hashes, Shingles
 
 PERMUTATIONS, BANDS, ROWS, SEED = 192, 48, 4, 1
 

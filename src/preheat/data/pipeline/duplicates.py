@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from preheat.data import dedup, split
-from preheat.data.dedup.shingles import Hashes
+from preheat.data.dedup.grams import Hashes
 from preheat.data.dedup.signatures import BANDS
 from preheat.data.pipeline.plan import Plan, fingerprint
 from preheat.data.pipeline.reading import CHECK, READ

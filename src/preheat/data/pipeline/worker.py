@@ -27,8 +27,8 @@ def main() -> None:
     context = Context(work, Plan.load(work))
     if len(sys.argv) > 2:
         try:
-            for number in map(int, sys.argv[3:]):
-                raise_answer(attempt(context, sys.argv[2], number))
+            for task in map(int, sys.argv[3:]):
+                raise_answer(attempt(context, sys.argv[2], task))
         except PreheatError as error:
             sys.exit(f"error: {error}")
         return
