@@ -73,6 +73,8 @@ def prepare(
             finally:
                 chosen.close()
             _finish(context, files, progress)
+    except BrokenPipeError:
+        raise  # Whoever read what we print is gone: no fault of the disk.
     except OSError as error:
         got = f"the prepared data cannot be written: {error.strerror or error}"
         raise RunFailed(Problem("data.write", got, "", "Make room, and prepare again: what is done stays done")) from error

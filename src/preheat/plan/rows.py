@@ -209,7 +209,7 @@ def _software(row: dict[str, str], gpu: Gpu) -> str:
 
 
 def _bridge(ref: str, bridge: bool, gpu: Gpu) -> str:
-    """Which Megatron: container 26.06 brought graphs of whole layers to Blackwell, later months and Bridge's undated pages have them all."""
+    """Which Megatron: container 26.06 brought graphs of whole layers to Blackwell; later months and undated pages have them."""
     month = _month(ref) or (26 if bridge else 0, 7)
     new = month >= (26, 6) and (gpu.generation == "blackwell" or "container" not in ref.lower())
     return "megatron-2026" if new else "megatron"
