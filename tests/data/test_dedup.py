@@ -198,7 +198,7 @@ def test_the_s_curve_is_met():
             caught += bool((both[:, 0] == both[:, 1]).any())
             similarities.append(overlap / (200 - overlap))
         expected = dedup.caught(similarities[0])
-        assert expected == pytest.approx(1 - (1 - similarities[0] ** 4) ** 48)
+        assert expected == pytest.approx(1 - (1 - similarities[0] ** 4) ** 64)
         assert abs(caught / 150 - expected) < 4 * (expected * (1 - expected) / 150) ** 0.5 + 1e-9
 
 

@@ -66,7 +66,8 @@ def test_too_much_tensor_parallelism_is_seen() -> None:
 
 
 def test_a_bubble_is_answered_by_interleaving() -> None:
-    own, found = advised("gpt3-175b", "1024xH100", "batch.global_size=128", "parallel.pipeline=8", "parallel.recompute.kind=full")
+    sets = ("batch.global_size=16", "schedule.length=1T tokens", "parallel.virtual_pipeline=1", "parallel.schedule=1f1b")
+    own, found = advised("llama3-70b", "64xH100", *sets)
     assert own.main.bubble > 0.2
     [trial] = [trial for trial in found.speed if trial.what.startswith("interleaved")]
     assert trial.speedup > 0.1

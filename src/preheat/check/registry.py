@@ -88,7 +88,12 @@ def refuse_absurd(loaded: Loaded) -> None:
         raise PreheatError(*problems)
 
 
-def check(loaded: Loaded, gpus: Cluster | None = None, machine: Machine | None = None) -> list[Problem]:
+def check(
+    loaded: Loaded,
+    gpus: Cluster | None = None,
+    machine: Machine | None = None,
+    wanted: Callable[[Rule[Subject]], bool] = lambda rule: True,
+) -> list[Problem]:
     """Every finding of every rule, errors first, without what the recipe ignores with a reason.
 
     Args:
@@ -96,12 +101,13 @@ def check(loaded: Loaded, gpus: Cluster | None = None, machine: Machine | None =
         gpus: how many GPUs it shall run on, and of which kind; without them the rules about memory and data-parallel batches look at
             the number that the recipe itself names, if any.
         machine: where this process runs; the rules about launching find nothing without it.
+        wanted: the rules that are asked; all when absent. An `[[ignore]]` of another one then counts as unused.
     """
     subject = Subject(loaded, gpus, machine or Machine())
 
     beyond_measure = RULES["run.bounds"].problems(subject, loaded.where)
     if beyond_measure:
         return beyond_measure
-    problems = [problem for entry in RULES.values() for problem in entry.problems(subject, loaded.where)]
+    problems = [problem for entry in RULES.values() if wanted(entry) for problem in entry.problems(subject, loaded.where)]
     kept = suppress(loaded, problems, {entry.name: entry.arguable for entry in RULES.values()})
     return sorted(kept, key=by_severity)

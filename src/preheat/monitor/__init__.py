@@ -1,7 +1,7 @@
 """Numbers in, verdicts out: spikes, throughput, and one file per sink. TensorBoard has a module of its own, so that this needs no torch."""
 
 from preheat.monitor.console import Console
-from preheat.monitor.jsonl import JsonLines, Lines, read_lines
+from preheat.monitor.jsonl import JsonLines, Lines, last_line, read_lines
 from preheat.monitor.spikes import SpikeDetector, Verdict
 from preheat.monitor.throughput import Pace, Smoothed, duration, model_flops_utilization
 
@@ -14,6 +14,7 @@ __all__ = [
     "SpikeDetector",
     "Verdict",
     "duration",
+    "last_line",
     "model_flops_utilization",
     "read_lines",
 ]

@@ -7,10 +7,13 @@ import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from preheat.errors import refuse
+
+_BLOCK = 2**16
 
 
 @dataclass(frozen=True)
@@ -47,21 +50,27 @@ class JsonLines:
     def __init__(self, folder: Path) -> None:
         self._metrics_path = folder / "metrics.jsonl"
         self._events_path = folder / "events.jsonl"
-        self._open()
+        self._metrics = self._metrics_path.open("ab")
+        self._events = self._events_path.open("ab")
 
     def truncate_after(self, step: int) -> int:
         """Take back the metrics of steps after `step`, and a half-written last line of either file, before a resume.
 
-        Each file is replaced in one rename. Events stay: they tell what really happened, redone steps included.
+        Both files are read from their ends and cut there: it takes no longer after a million steps. Events stay: they tell what really
+        happened, redone steps included.
 
         Returns:
-            How many lines of metrics were taken back, a half-written one included.
+            The step of the last line that is left, 0 where none is.
+
+        Raises:
+            PreheatError: the line of that very step may be one that is damaged; nothing is changed.
         """
-        self.close()
-        cut = _rewrite(self._metrics_path, step)
-        _rewrite(self._events_path, None)
-        self._open()
-        return cut
+        end, last = _end_of(self._metrics_path, step)
+        self._metrics.truncate(end)
+        self._events.truncate(_whole(self._events_path))
+        for file in (self._metrics, self._events):
+            os.fsync(file.fileno())
+        return last
 
     def step(self, record: dict[str, Any]) -> None:
         """Append a line to `metrics.jsonl`."""
@@ -77,10 +86,6 @@ class JsonLines:
         """Close both files."""
         self._metrics.close()
         self._events.close()
-
-    def _open(self) -> None:
-        self._metrics = self._metrics_path.open("ab")
-        self._events = self._events_path.open("ab")
 
 
 def _line(record: dict[str, Any]) -> bytes:
@@ -127,26 +132,48 @@ def _parse(line: bytes) -> dict[str, Any] | None:
     return record if isinstance(record, dict) else None
 
 
-def _rewrite(path: Path, last_step: int | None) -> int:
-    """Keep the whole lines up to a step (all of them for None); returns how many lines went."""
-    kept, cut = [], 0
-    for number, (line, record) in enumerate(_scan(path), start=1):
-        if record is None or (last_step is not None and _step(record, path, number) > last_step):
-            cut += 1
-        else:
-            kept.append(line)
-    if cut:
-        partial = path.with_name(path.name + ".partial")
-        with partial.open("wb") as file:
-            file.writelines(kept)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    return cut
+def last_line(path: Path) -> dict[str, Any] | None:
+    """The last whole line of a file, however long it is."""
+    with path.open("rb") as file:
+        return next((record for _, line in _backwards(file) if (record := _parse(line)) is not None), None)
 
 
-def _step(record: dict[str, Any], path: Path, line: int) -> int:
-    step = record.get("step")
-    if not isinstance(step, int):
-        refuse("run.broken-line", f"line {line} has no step", "", "Take the file from a backup", file=path, line=line)
-    return step
+def _backwards(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """The lines of a file from the last to the first, each with the place where it ends."""
+    at = end = file.seek(0, os.SEEK_END)
+    rest, size = b"", _BLOCK
+    while at:
+        size = min(at, size)
+        at -= size
+        file.seek(at)
+        lines = BytesIO(file.read(size) + rest).readlines()
+        size = 2 * size if len(lines) == 1 else _BLOCK  # a file without lines takes no time squared
+        for line in reversed(lines[1 if at else 0 :]):
+            yield end, line
+            end -= len(line)
+        rest = lines[0]
+
+
+def _end_of(path: Path, step: int) -> tuple[int, int]:
+    """Where the line of the last step up to `step` ends, and which step that is; (0, 0) where there is none."""
+    if not step:
+        return 0, 0
+    found, broken = (0, 0), False
+    with path.open("rb") as file:
+        for end, line in _backwards(file):
+            record = _parse(line)
+            number = record.get("step") if record is not None else None
+            if isinstance(number, int) and number <= step:
+                found = end, number
+                break
+            broken |= line.endswith(b"\n") and not isinstance(number, int)
+    if broken and found[1] < step:
+        got = f"{path} is damaged: a line after that of step {found[1]:_} is no JSON object with a step"
+        refuse("run.broken-line", got, f"the checkpoint is of step {step:_}", "Take the file from a backup, or remove that line", file=path)
+    return found
+
+
+def _whole(path: Path) -> int:
+    """Where the last whole line ends."""
+    with path.open("rb") as file:
+        return next((end for end, line in _backwards(file) if line.endswith(b"\n")), 0)

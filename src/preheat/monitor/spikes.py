@@ -10,7 +10,7 @@ from __future__ import annotations
 import bisect
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, Literal
@@ -53,22 +53,22 @@ class Verdict:
 
 
 class SpikeDetector:
-    """Judges each step's loss and gradient norm. Its state is a function of the steps it has seen, so `replay` restores it exactly.
+    """Judges each step's loss and gradient norm. What it remembers is some hundred numbers: `memory`.
 
     A stage has a history of its own, since another mixture has another loss. The gradient norm is judged by its logarithm: it is a
     scale, and its spread is a factor.
     """
 
-    def __init__(self) -> None:
-        self._stage: object = None
-        self._loss = _Series(floor=0.01)
-        self._log_norm = _Series(floor=0.05)
-        self._alarmed = False
+    def __init__(self, memory: dict[str, Any] | None = None) -> None:
+        """Go on from a `memory`, to the same verdicts; without one from the beginning."""
+        memory = memory or {"stage": None, "alarmed": False, "loss": {}, "log_norm": {}}
+        self._stage, self._alarmed = memory["stage"], memory["alarmed"]
+        self._loss = _Series(floor=0.01, **memory["loss"])
+        self._log_norm = _Series(floor=0.05, **memory["log_norm"])
 
-    def replay(self, records: Iterable[dict[str, Any]]) -> None:
-        """Take in the metrics of the steps that are behind."""
-        for record in records:
-            self.observe(record)
+    def memory(self) -> dict[str, Any]:
+        """All that verdicts to come depend on, as JSON."""
+        return {"stage": self._stage, "alarmed": self._alarmed, "loss": self._loss.memory(), "log_norm": self._log_norm.memory()}
 
     def observe(self, record: dict[str, Any]) -> tuple[Verdict, ...]:
         """Judge a step's `loss` and `grad_norm` (null or NaN where not finite) within its `stage`, and remember them."""
@@ -114,16 +114,19 @@ class _Finding:
 class _Series:
     """The recent values of one quantity, in order of time and in order of size."""
 
-    def __init__(self, floor: float) -> None:
+    def __init__(self, floor: float, window: Sequence[float] = (), flagged: Sequence[float] = (), streak: int = 0) -> None:
         """`floor` is the smallest standard deviation to assume, so that a very steady past makes no spike of nothing."""
         self._floor = floor
-        self.forget()
+        self._window, self._sorted = deque(window), sorted(window)
+        self._flagged, self._streak = list(flagged), streak
+
+    def memory(self) -> dict[str, Any]:
+        return {"window": list(self._window), "flagged": self._flagged.copy(), "streak": self._streak}
 
     def forget(self) -> None:
-        self._window: deque[float] = deque()
-        self._sorted: list[float] = []
-        self._flagged: list[float] = []
-        self._streak = 0
+        self._window.clear()
+        self._sorted.clear()
+        self._flagged, self._streak = [], 0
 
     def judge(self, value: float) -> _Finding | None:
         """A finding if `value` lies too far above the window or is NaN; otherwise it joins the window."""

@@ -50,13 +50,13 @@ _DENSE = {
     "elementwise": Belief(1.6, 0.3),
     "tensor_overlap": Belief(0.2, 0.3, share=True),
     "data_overlap": Belief(0.5, 0.3, share=True),
-    "step": Belief(0.03, 1.0),
+    "step": Belief(0.03, 0.4),
 }
 _OLDER_FLASH = Belief(0.5, 0.1)
 """FlashAttention-2 reaches 35 % of an H100's peak and FlashAttention-3 75 % (arXiv 2407.08608, abstract)."""
 _EXPERTS = {"expert": Belief(3.0, 0.5), "exchange_overlap": Belief(0.3, 0.3, share=True), "launch_expert": Belief(3e-3, 0.7)}
 _SOFTWARE = {
-    "megatron-2021": {"matrix": Belief(0.8, 0.15), "elementwise": Belief(2.0, 0.3), "step": Belief(0.03, 1.0)},
+    "megatron-2021": {"matrix": Belief(0.8, 0.15), "elementwise": Belief(2.0, 0.3), "step": Belief(0.03, 0.4)},
     "megatron": {name: belief for name, belief in (_DENSE | _EXPERTS).items() if name != "matrix"},
     "megatron-2026": _EXPERTS | {"launch_expert": Belief(2e-3, 0.7)},
     "pytorch": {name: belief for name, belief in _DENSE.items() if name != "tensor_overlap"} | {"attention_rate": _OLDER_FLASH},

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count
 
 from preheat.arithmetic import pipeline_split
 from preheat.arithmetic.memory import HEADROOM
-from preheat.check import check
+from preheat.check import RULES, Rule, Subject, check
 from preheat.errors import Problem
 from preheat.hardware import Cluster
 from preheat.plan.candidates import candidates
@@ -178,7 +178,7 @@ def most_layers(recipe: Recipe, parallel: Parallel) -> int:
 
 def refusals(loaded: Loaded, cluster: Cluster) -> list[Problem]:
     """The errors of `preheat check` but those about memory, which a plan answers with more."""
-    return [problem for problem in check(loaded, cluster) if problem.severity == "error" and not problem.rule.startswith("memory.")]
+    return _errors(loaded, cluster, lambda rule: rule.severity == "error" and not rule.name.startswith("memory."))
 
 
 def other_layouts_would_do(loaded: Loaded, cluster: Cluster) -> bool:
@@ -196,12 +196,17 @@ def refusal(planner: Planner, loaded: Loaded, *, memory: bool = True) -> Problem
     Args:
         memory: whether errors about memory count.
     """
-    for problem in check(loaded, planner.cluster):
-        if not memory and problem.rule.startswith("memory."):
-            continue
-        if problem.severity == "error" or (planner.program.name == "preheat" and problem.rule.startswith("engine.")):
-            return problem
-    return None
+
+    def counts(rule: Rule[Subject]) -> bool:
+        if rule.name.startswith("memory.") and not memory:
+            return False
+        return rule.severity == "error" or (planner.program.name == "preheat" and rule.name.startswith("engine."))
+
+    return next(iter(_errors(loaded, planner.cluster, counts)), None)
+
+
+def _errors(loaded: Loaded, cluster: Cluster, counts: Callable[[Rule[Subject]], bool]) -> list[Problem]:
+    return [problem for problem in check(loaded, cluster, wanted=counts) if problem.rule in RULES]
 
 
 def changed(loaded: Loaded, way: Way, settings: tuple[str, ...]) -> Loaded:

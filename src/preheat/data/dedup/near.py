@@ -82,7 +82,7 @@ def near_duplicates(
     """Number of each document that goes -> the match that it goes for.
 
     `ranked` are the documents of one group after the other, and in each from the best to the worst; `group` (documents,) and `bands`
-    (48, documents) say to which group each belongs and what its bands are. Documents that are `settled`, the first of their group, stay.
+    (64, documents) say to which group each belongs and what its bands are. Documents that are `settled`, the first of their group, stay.
     """
     shared = _shared(bands)
     buckets: dict[tuple[int, int], list[int]] = defaultdict(list)
@@ -108,7 +108,7 @@ def near_duplicates(
 
 
 def _shared(bands: Hashes) -> npt.NDArray[np.bool_]:
-    """Which bands of which documents another one has, too: shape (48, documents). Others make no candidates."""
+    """Which bands of which documents another one has, too: shape (64, documents). Others make no candidates."""
     out = np.zeros(bands.shape, bool)
     everyone = np.arange(bands.shape[1])
     for band in range(len(bands)):

@@ -1,8 +1,8 @@
 """What is known of a document without its text: the hash by which it equals another one, and its MinHash bands.
 
-MinHash (Broder 1997) over word 5-grams by rensa's RMinHash: 192 permutations in 48 bands of 4 rows. Two documents whose 5-gram sets have
-the Jaccard similarity s share a band with the probability 1 - (1 - s^4)^48: 0.95 at 0.5, 0.9997 at 0.63, where one word in twenty was
-changed, and 0.32 at 0.3, which the exact similarity of the pair then turns down. (With 32 bands 1.2 % of such copies met no original.)
+MinHash (Broder 1997) over word 5-grams by rensa's RMinHash: 256 permutations in 64 bands of 4 rows. Two documents whose 5-gram sets have
+the Jaccard similarity s share a band with the probability 1 - (1 - s^4)^64: 0.984 at 0.5, 0.99999 at 0.63, where one word in twenty was
+changed, and 0.41 at 0.3, which the exact similarity of the pair then turns down. (With 32 bands 1.2 % of such copies met no original.)
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rensa import RMinHash
 
 from preheat.data.dedup.grams import Hashes, Shingles
 
-PERMUTATIONS, BANDS, ROWS, SEED = 192, 48, 4, 1
+PERMUTATIONS, BANDS, ROWS, SEED = 256, 64, 4, 1
 
 
 def key(text: str) -> bytes:
@@ -24,7 +24,7 @@ def key(text: str) -> bytes:
 
 
 def bands(documents: Shingles) -> Hashes:
-    """The hash of each band of each document, shape (48, documents); two documents are candidates if a band is equal."""
+    """The hash of each band of each document, shape (64, documents); two documents are candidates if a band is equal."""
     count = len(documents)
     out = np.zeros((BANDS, count), np.uint64)
     if not count:

@@ -144,7 +144,7 @@ MATCH = np.dtype([("number", "<i8"), ("kept", "<i8"), ("similarity", "<f8")])
 
 
 def _bands(context: Context, books: Library, members: npt.NDArray[np.int64]) -> Hashes:
-    """The bands of some documents, shape (48, members); `members` ascend."""
+    """The bands of some documents, shape (64, members); `members` ascend."""
     bounds = np.searchsorted(members, books.firsts)
     return np.concatenate(
         [np.zeros((BANDS, 0), np.uint64)]
