@@ -144,9 +144,7 @@ def calibrate(runs: RunsFile, leave_one_out: LeaveOneOut = False, as_json: AsJso
     def progress(source: str) -> None:
         typer.echo(f"fitting without {source}", err=True)
 
-    found = calibration_json(
-        calibrate_runs(read_runs(runs), leave_one_out=leave_one_out, memory=predicted_memory, progress=progress)
-    )
+    found = calibration_json(calibrate_runs(read_runs(runs), leave_one_out=leave_one_out, memory=predicted_memory, progress=progress))
     if as_json:
         print_json({"schema": "preheat.plan.calibrate/1", **found})
         return

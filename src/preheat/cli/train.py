@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from preheat.parallel import Engine
-    from preheat.train import Evaluator, Invocation, Trainer
+    from preheat.train import Evaluator, Invocation, Judge, Sink, Trainer
 
 Processes = Annotated[int | None, typer.Option("--nproc", min=1, help="Processes on this machine [default: as many as the layout needs].")]
 InitialWeights = Annotated[
@@ -118,12 +118,15 @@ def run(
 
 
 def _report(trainer: Trainer, complete: bool, as_json: bool) -> None:
-    last = _last_record(trainer) if trainer.done else {}
+    from preheat.monitor import last_line
+
+    last = last_line(trainer.folder.metrics_file) or {}
     if as_json:
         print_json({"schema": "preheat.train/1", "complete": complete, "run": str(trainer.folder.path), **last})
     elif complete:
         place = trainer.folder.path
-        print(f"{place}: complete after {trainer.done:_} steps, loss {last['loss']:.4f}. Next: preheat evaluate {place}")
+        loss = f", loss {last['loss']:.4f}" if last else ""
+        print(f"{place}: complete after {trainer.done:_} steps{loss}. Next: preheat evaluate {place}")
     else:
         print(f"{trainer.folder.path}: stopped and saved after step {trainer.done:_} ({trainer.stop.reason}); the same command continues")
 
@@ -132,19 +135,17 @@ def _start(loaded: Loaded, invocation: Invocation, stop: Stop) -> Trainer:
     from preheat.arithmetic import Step, Timeline
     from preheat.data import Manifest, Tokenizer, held_out_tokens
     from preheat.evaluate import held_out, score_record
-    from preheat.monitor import Console, JsonLines, SpikeDetector, read_lines
+    from preheat.monitor import Console, JsonLines, SpikeDetector
     from preheat.monitor.tensorboard import TensorBoard
-    from preheat.train import Device, Judge, Record, RunFolder, Sink, start
+    from preheat.train import Device, Record, RunFolder, start
 
     timeline, data = Timeline(loaded.recipe), invocation.data
 
-    def listeners(place: RunFolder, done: int) -> tuple[list[Sink], Judge]:
+    def listeners(place: RunFolder, done: int, remembered: Record | None) -> tuple[list[Sink], Judge, int]:
         lines = JsonLines(place.path)
-        lines.truncate_after(done)
-        detector = SpikeDetector()
-        detector.replay(read_lines(place.metrics_file).records)
+        last = lines.truncate_after(done)
         board = TensorBoard(place.tensorboard, timeline.step(done).end.tokens if done else None)
-        return [lines, board, Console(timeline.end.tokens)], detector
+        return [lines, board, Console(timeline.end.tokens)], SpikeDetector(remembered), last
 
     def evaluator(manifest: Manifest, device: Device) -> Evaluator:
         texts, token_bytes = held_out_tokens(manifest, data), Tokenizer.load(data).byte_lengths()
@@ -164,9 +165,3 @@ def _start(loaded: Loaded, invocation: Invocation, stop: Stop) -> Trainer:
         return measure
 
     return start(loaded, invocation, listeners, evaluator, stop)
-
-
-def _last_record(trainer: Trainer) -> dict[str, object]:
-    from preheat.monitor import read_lines
-
-    return read_lines(trainer.folder.metrics_file).records[-1]

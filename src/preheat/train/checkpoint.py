@@ -24,7 +24,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from preheat.errors import Problem, RunFailed, Where
-from preheat.train.files import read_json, sha256, sync_folder, write_json, write_tensors
+from preheat.train.files import read_json, sha256, sync, write_json, write_tensors
 from preheat.train.ranks import Group, exchange, is_first, together
 
 SCHEMA = "preheat.checkpoint/2"
@@ -44,6 +44,8 @@ class Checkpoint:
     step: int
     unmeasured: dict[str, Any] | None = None
     """The metrics of its step, where the run was stopped before they were complete and written."""
+    judge: dict[str, Any] | None = None
+    """What the judge of the run's numbers remembers of the steps before."""
 
 
 @dataclass(frozen=True)
@@ -142,11 +144,13 @@ def save(
     recipe_fingerprint: str,
     group: Group = None,
     notes: Mapping[str, Any] | None = None,
+    records: Path | None = None,
 ) -> Checkpoint:
     """Write `folder/step-N`, where `folder` is there; all ranks call it together.
 
     Args:
-        notes: what else the manifest is to say: `held_out_loss`, by which the best ones are known, and `unmeasured`, see `Checkpoint`.
+        notes: what else the manifest is to say: `held_out_loss`, by which the best ones are known; `unmeasured` and `judge`, see `Checkpoint`.
+        records: a file of the first rank that is to be on the disk before the checkpoint is.
         group: through which they agree; one of its own when training goes on beside.
 
     Raises:
@@ -161,7 +165,7 @@ def save(
         return Problem("checkpoint.write", got, "", "Earlier ones are intact", Where(str(folder)))
 
     try:
-        together(lambda: _begin(partial, needed) if is_first() else None, failed, group)
+        together(lambda: _begin(partial, needed, records) if is_first() else None, failed, group)
         together(lambda: _write_own(partial, parts), failed, group)
         together(lambda: _finish(partial, final, facts) if is_first() else None, failed, group)
     except RunFailed:
@@ -177,7 +181,8 @@ def newest(folder: Path) -> tuple[Checkpoint | None, list[Damaged]]:
     for path in published(folder):
         reason = verify(path)
         if reason is None:
-            return Checkpoint(path, _number(path), read_json(path / "manifest.json").get("unmeasured")), damaged
+            manifest = read_json(path / "manifest.json")
+            return Checkpoint(path, _number(path), manifest.get("unmeasured"), manifest.get("judge")), damaged
         damaged.append(Damaged(path, reason))
     return None, damaged
 
@@ -284,8 +289,10 @@ def _best(paths: list[Path], count: int) -> list[Path]:
     return sorted(losses, key=lambda path: (losses[path], -_number(path)))[:count]
 
 
-def _begin(partial: Path, needed: int) -> None:
+def _begin(partial: Path, needed: int, records: Path | None) -> None:
     """Make the folder, if the disk has room for `needed` bytes."""
+    if records is not None:
+        sync(records)
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()  # without its parents: what was unmounted must not be written beside
     free = shutil.disk_usage(partial).free
@@ -319,7 +326,7 @@ def _finish(partial: Path, final: Path, facts: dict[str, Any]) -> None:
         files[path.with_suffix(".safetensors").name] = read_json(path)["file"]
     write_json(partial / "manifest.json", facts | {"files": files})
     partial.rename(final)
-    sync_folder(final.parent)
+    sync(final.parent)
     point_at(final)
 
 
@@ -331,7 +338,7 @@ def point_at(final: Path) -> None:
     pointer.unlink(missing_ok=True)
     pointer.symlink_to(final.name)
     pointer.replace(latest)
-    sync_folder(final.parent)
+    sync(final.parent)
 
 
 def _facts(path: Path) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def write_json(path: Path, value: Any) -> None:
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
-    sync_folder(path.parent)
+    sync(path.parent)
 
 
 def read_json(path: Path) -> Any:
@@ -71,8 +71,8 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def sync_folder(path: Path) -> None:
-    """Force the names in a folder onto the disk."""
+def sync(path: Path) -> None:
+    """Force what a file holds, or the names in a folder, onto the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

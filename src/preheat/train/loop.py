@@ -44,6 +44,7 @@ class Judge(Protocol):
     """Looks at a step's numbers and says what is odd about them, or None."""
 
     def judge(self, record: Record) -> Record | None: ...
+    def memory(self) -> Record: ...
 
 
 Evaluator = Callable[[Engine, Step, Callable[[], None]], Record]
@@ -240,7 +241,7 @@ class Trainer:
     def _save(self, step: Step, held_out: Record) -> None:
         """Begin to save; the save before is waited for."""
         self._finish_save()
-        notes: Record = {"unmeasured": self.unmeasured} if self.unmeasured is not None else {}
+        notes: Record = {"judge": self.judge.memory()} | ({"unmeasured": self.unmeasured} if self.unmeasured is not None else {})
         if held_out:
             notes["held_out_loss"] = _mean_loss(held_out)
         state = run_state(self.engine, self.optimizer, once=True)

@@ -34,11 +34,18 @@ class Saver:
     """One save at a time. The ranks' writers agree through a process group of their own, for the default one is training's."""
 
     def __init__(
-        self, folder: Path, retain: Callable[[Path], None], recipe_fingerprint: str, *, writes_plain: bool, mirror: Mirror | None = None
+        self,
+        folder: Path,
+        retain: Callable[[Path], None],
+        recipe_fingerprint: str,
+        *,
+        writes_plain: bool,
+        mirror: Mirror | None = None,
+        records: Path | None = None,
     ) -> None:
         """See `checkpoint.save`; after it the first rank calls `retain` with the folder, and brings the mirror up to date."""
         self.folder, self.retain, self.mirror = folder, retain, mirror
-        self.recipe_fingerprint, self.writes_plain = recipe_fingerprint, writes_plain
+        self.recipe_fingerprint, self.writes_plain, self.records = recipe_fingerprint, writes_plain, records
         self.group = dist.new_group(backend="gloo") if dist.is_initialized() else None
         self._room: dict[str, Tensor] = {}
         self._copied = threading.Event()
@@ -65,7 +72,7 @@ class Saver:
                     parts.update(later.copy())
                 finally:
                     self._copied.set()
-                saved = checkpoint.save(self.folder, step, tokens, parts, self.recipe_fingerprint, self.group, notes)
+                saved = checkpoint.save(self.folder, step, tokens, parts, self.recipe_fingerprint, self.group, notes, self.records)
                 self._result = Saved(saved, time.perf_counter() - begin, self._tidy(step))
             except BaseException as error:  # it is raised where training notices, in `finish`
                 self._result = error

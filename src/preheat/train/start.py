@@ -30,8 +30,9 @@ from preheat.train.saver import Saver
 from preheat.train.state import restore
 from preheat.train.watchdog import Watchdog
 
-Listeners = Callable[[RunFolder, int], tuple[Sequence[Sink], Judge]]
-"""(run folder, steps that are told) -> the sinks and the judge, with records of later steps taken back."""
+Listeners = Callable[[RunFolder, int, Record | None], tuple[Sequence[Sink], Judge, int]]
+"""(run folder, steps that are told, what a judge remembers of them) -> the sinks, the judge, and the last step whose record is there; records
+of later steps are taken back."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,8 @@ def start(
     unmeasured = found.unmeasured if found is not None else None
     if is_first():
         _write_plan(folder, plan(recipe, timeline, order), manifest)
-    sinks, judge = listeners(folder, done - (unmeasured is not None)) if is_first() else ([], Silence())
+    told = done - (unmeasured is not None)
+    sinks, judge, last = listeners(folder, told, found.judge if found is not None else None) if is_first() else ([], Silence(), told)
     trainer = Trainer(
         recipe=recipe,
         timeline=timeline,
@@ -98,7 +100,14 @@ def start(
         judge=judge,
         evaluate=evaluator(manifest, device),
         stop=stop,
-        saver=Saver(folder.checkpoints, retain, trained_fingerprint(recipe), writes_plain=engine.is_first_replica, mirror=mirror),
+        saver=Saver(
+            folder.checkpoints,
+            retain,
+            trained_fingerprint(recipe),
+            writes_plain=engine.is_first_replica,
+            mirror=mirror,
+            records=folder.metrics_file,
+        ),
         watchdog=Watchdog(store, invocation.patience_s),
         eod=manifest.tokenizer.eod if recipe.batch.mask_documents else None,
         done=done,
@@ -106,6 +115,9 @@ def start(
         unmeasured=unmeasured,
     )
     _announce(trainer, opening, changed)
+    if last < told:
+        lost = f"metrics.jsonl ends with step {last:_}, the checkpoint is of step {done:_}"
+        trainer.event("records-lost", lost, "", "goes on; the lines between are gone")
     if initial is not None and found is None:
         trainer.event("initial-weights", f"begins with the weights in {initial.folder}", "; ".join(initial.notes))
     return trainer
@@ -116,6 +128,10 @@ class Silence:
 
     def judge(self, record: Record) -> None:
         """Nothing is odd: the first rank looks at the same numbers."""
+
+    def memory(self) -> Record:
+        """It remembers nothing, and writes no manifest."""
+        return {}
 
 
 @dataclass(frozen=True)
@@ -159,7 +175,7 @@ def _open(
             mirror.update(folder.path)
         return {
             "reopened": asdict(reopened) if reopened is not None else None,
-            "found": {"path": str(found.path), "step": found.step, "unmeasured": found.unmeasured} if found is not None else None,
+            "found": asdict(found) | {"path": str(found.path)} if found is not None else None,
             "damaged": aside,
             "restored": restored,
         }
