@@ -1,12 +1,14 @@
 import json
 import math
+import os
+import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from preheat.errors import PreheatError
-from preheat.monitor import JsonLines, read_lines
+from preheat.monitor import JsonLines, last_line, read_lines
 
 
 def written(folder, steps):
@@ -41,7 +43,7 @@ def test_floats_come_back_to_the_last_bit(tmp_path_factory, value):
 def test_a_resume_takes_later_steps_back_and_keeps_the_events(tmp_path):
     sink = written(tmp_path, 10)
     sink.event({"step": 9, "kind": "spike"})
-    assert sink.truncate_after(7) == 3
+    assert sink.truncate_after(7) == 7
     sink.step({"step": 8, "loss": 0.5})
     sink.close()
     assert [record["step"] for record in read_lines(tmp_path / "metrics.jsonl").records] == [1, 2, 3, 4, 5, 6, 7, 8]
@@ -58,7 +60,7 @@ def test_a_kill_within_the_last_line_costs_that_line_only(tmp_path, cut):
     assert read_lines(path).torn
     assert len(read_lines(path).records) == 2
     sink = JsonLines(tmp_path)
-    assert sink.truncate_after(3) == 1
+    assert sink.truncate_after(3) == 2
     sink.step({"step": 3, "loss": 1 / 3})
     sink.close()
     assert path.read_bytes() == whole
@@ -73,16 +75,66 @@ def test_a_torn_event_is_taken_back_too(tmp_path):
     assert [event["kind"] for event in read_lines(tmp_path / "events.jsonl").records] == ["start", "resume"]
 
 
-@pytest.mark.parametrize("line", [b"{", b"[1]", b"", b"null", b"\xff", b"{}{}"])
-def test_a_broken_line_in_the_middle_is_refused_and_nothing_changes(tmp_path, line):
+BROKEN = [b"{", b"[1]", b"", b"null", b"\xff", b"{}{}", b"\r", b"\0" * 70_000, b'{"step": "2"}', b"{}"]
+
+
+@pytest.mark.parametrize("line", BROKEN[:6])
+def test_a_broken_line_in_the_middle_is_told_to_who_reads_it(tmp_path, line):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"step": 1}\n' + line + b'\n{"step": 2}\n')
-    before = path.read_bytes()
     with pytest.raises(PreheatError, match="line 2"):
         read_lines(path)
-    with pytest.raises(PreheatError, match="line 2"):
-        JsonLines(tmp_path).truncate_after(0)
+
+
+@pytest.mark.parametrize("line", BROKEN)
+def test_a_broken_line_that_is_to_stay_is_refused_and_nothing_changes(tmp_path, line):
+    """One of a step that is done over is taken back with the others."""
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 1}\n{"step": 2}\n' + line + b'\n{"step": 4}\n')
+    before, sink = path.read_bytes(), JsonLines(tmp_path)
+    with pytest.raises(PreheatError, match=r"a line after that of step 2 .* the checkpoint is of step 3"):
+        sink.truncate_after(3)
     assert path.read_bytes() == before
+    assert sink.truncate_after(2) == 2
+    sink.close()
+    assert path.read_bytes() == b'{"step": 1}\n{"step": 2}\n'
+
+
+def test_lines_that_are_gone_are_told(tmp_path):
+    sink = written(tmp_path, 5)
+    assert sink.truncate_after(9) == 5
+    (tmp_path / "metrics.jsonl").write_bytes(b"")
+    assert sink.truncate_after(9) == 0
+    sink.close()
+
+
+@given(st.lists(st.integers(0, 200_000), min_size=1, max_size=6), st.data())
+@settings(deadline=None)
+def test_it_is_cut_at_the_right_place_whatever_the_length_of_lines(tmp_path_factory, lengths, data):
+    folder = tmp_path_factory.mktemp("run")
+    lines = [json.dumps({"step": step, "text": "x" * length}).encode() + b"\n" for step, length in enumerate(lengths, start=1)]
+    path, keep = folder / "metrics.jsonl", data.draw(st.integers(0, len(lines)))
+    path.write_bytes(b"".join(lines) + b"x" * data.draw(st.integers(0, 100_000)))
+    assert last_line(path)["step"] == len(lines)
+    sink = JsonLines(folder)
+    assert sink.truncate_after(keep) == keep
+    sink.close()
+    assert path.read_bytes() == b"".join(lines[:keep])
+
+
+def test_it_reads_no_more_of_a_long_file_than_of_a_short_one(tmp_path):
+    line = json.dumps({"step": 10_000_000, "loss": 2.5, "grad_norm": 0.25, "text": "x" * 200}).encode() + b"\n"
+    (tmp_path / "metrics.jsonl").write_bytes(line * 100_000)
+    for name in ("metrics.jsonl", "events.jsonl"):
+        with (tmp_path / name).open("ab") as file:
+            file.writelines(b'{"step": %d, "loss": 2.5}\n' % step for step in range(10_000_001, 10_001_001))
+            os.fsync(file.fileno())
+    sink = JsonLines(tmp_path)
+    begin = time.perf_counter()
+    assert sink.truncate_after(10_000_500) == 10_000_500
+    assert time.perf_counter() - begin < 0.2  # to read it all takes seconds
+    assert (tmp_path / "metrics.jsonl").stat().st_size == 100_000 * len(line) + 500 * len(b'{"step": 10000001, "loss": 2.5}\n')
+    sink.close()
 
 
 def test_text_of_any_kind_is_written(tmp_path):

@@ -1,3 +1,4 @@
+import json
 import math
 import random
 
@@ -34,7 +35,8 @@ def steady(steps, seed=0):
 
 def warmed(steps=200):
     detector = SpikeDetector()
-    detector.replay(steady(steps))
+    for step in steady(steps):
+        detector.observe(step)
     return detector
 
 
@@ -106,10 +108,21 @@ steps = st.lists(st.builds(record, values, values, st.sampled_from(["main", "ann
 @given(steps, st.integers(0, 240))
 def test_a_resume_judges_as_if_there_had_been_no_interruption(tail, cut):
     history = steady(200) + tail
-    whole, resumed = SpikeDetector(), SpikeDetector()
-    verdicts = [repr(whole.observe(step)) for step in history]
-    resumed.replay(history[:cut])
-    assert [repr(resumed.observe(step)) for step in history[cut:]] == verdicts[cut:]
+    whole, first = SpikeDetector(), SpikeDetector()
+    verdicts = [repr((whole.observe(step), whole.judge(step))) for step in history]
+    for step in history[:cut]:
+        first.observe(step)
+        first.judge(step)
+    resumed = SpikeDetector(json.loads(json.dumps(first.memory(), allow_nan=False)))
+    assert [repr((resumed.observe(step), resumed.judge(step))) for step in history[cut:]] == verdicts[cut:]
+
+
+def test_what_is_remembered_is_small_whatever_came():
+    """It lies in every checkpoint."""
+    detector = warmed(10_000)
+    for _ in range(63):
+        detector.observe(record(9.0, 90.0))
+    assert len(json.dumps(detector.memory())) < 16_000
 
 
 @settings(deadline=None)
@@ -117,7 +130,8 @@ def test_a_resume_judges_as_if_there_had_been_no_interruption(tail, cut):
 def test_the_verdict_on_a_gradient_norm_knows_no_unit(unit, norm):
     def flagged(unit):
         detector = SpikeDetector()
-        detector.replay({**step, "grad_norm": step["grad_norm"] * unit} for step in steady(100))
+        for step in steady(100):
+            detector.observe({**step, "grad_norm": step["grad_norm"] * unit})
         return [round(verdict.score, 3) for verdict in detector.observe(record(2.2, norm * unit))]
 
     assert flagged(unit) == pytest.approx(flagged(1.0), abs=0.01)

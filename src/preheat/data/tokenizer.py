@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import re
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -32,8 +33,10 @@ END_NAMES = (END_OF_TEXT, "<|end_of_text|>", "<|end▁of▁sentence|>", "</s>", 
 LEARN_CHARACTERS = 12_000_000
 """A tokenizer is learned from the first so many characters of the training texts; more text changes few entries and takes longer."""
 MAX_VOCAB_SIZE = 2**24
-GPT2_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
-"""How GPT-2 splits text into words, as tiktoken spells it."""
+GPT2_PATTERN = r"(?:'(?:[sdmt]|ll|ve|re)| ?(?:\p{L}+|\p{N}+|[^\s\p{L}\p{N}]+))|\s+(?!\S)|\s+"
+"""How GPT-2 splits text into words. The words stand in a group of their own: the engine finds them without backtracking, which only the
+look-ahead needs, and encodes almost twice as fast.
+"""
 
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
@@ -274,12 +277,16 @@ def _byte_names() -> dict[str, int]:
 
 
 def _pieces(vocab: dict[str, int], added: dict[str, int], size: int) -> list[bytes]:
-    """The bytes of each id; an id that the vocabulary leaves out has none."""
-    table = _byte_names()
+    """The bytes of each id; an id that the vocabulary leaves out has none.
+
+    Raises:
+        UnicodeEncodeError: an entry has a character that stands for no byte.
+    """
+    table = dict.fromkeys(range(256), "\uffff") | {ord(name): chr(byte) for name, byte in _byte_names().items()}
     pieces = [b""] * size
     for name, identifier in vocab.items():
         if name not in added:
-            pieces[identifier] = bytes(table[character] for character in name)
+            pieces[identifier] = name.translate(table).encode("latin-1")
     for name, identifier in added.items():
         pieces[identifier] = name.encode()
     return pieces
@@ -302,7 +309,8 @@ def _fast(tree: dict[str, Any], pieces: list[bytes], added: dict[str, int]) -> C
     encoding = tiktoken.Encoding("preheat", pat_str=GPT2_PATTERN, mergeable_ranks=ranks, special_tokens={})
 
     def encode(text: str) -> Ids:
-        return np.asarray(encoding.encode_to_numpy(text, disallowed_special=()), np.uint32)
+        # An array takes a list of integers faster than NumPy does.
+        return np.frombuffer(array("I", encoding.encode_ordinary(text)), np.uint32)
 
     return encode
 

@@ -18,15 +18,17 @@ def distribute(module: nn.Module, mesh: DeviceMesh, placements: Callable[[str], 
 
 
 def fill_own(parameter: nn.Parameter, draw: Callable[[range | None], Tensor]) -> None:
-    """Put this rank's part of the initial values into a parameter; of one that is sharded by rows alone only these are drawn."""
+    """Put this rank's part of the initial values into a parameter; of one block of it only these rows are drawn."""
     if not isinstance(parameter, DTensor):
         parameter.copy_(draw(None))
         return
     local = parameter.to_local()
     shards = [placement for placement in parameter.placements if not placement.is_replicate()]
-    if all(placement == Shard(0) for placement in shards):
+    dims = [placement.dim for placement in shards if type(placement) is Shard]
+    if all(placement == Shard(0) for placement in shards) or len(set(dims)) == len(shards):  # one block of the whole
         _, offset = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh, parameter.placements)
-        local.copy_(draw(range(offset[0], offset[0] + len(local))))
+        rows, *rest = (slice(start, start + size) for start, size in zip(offset, local.shape, strict=True))
+        local.copy_(draw(range(rows.start, rows.stop))[:, *rest])
     else:
         local.copy_(distribute_tensor(draw(None), parameter.device_mesh, parameter.placements, src_data_rank=None).to_local())
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, Shard
 
 from preheat.arithmetic.pipeline import SPLIT_BACKWARD
 from preheat.model.experts import Experts
@@ -30,7 +33,8 @@ def apply_sharding(piece: Piece, meshes: Meshes, parallel: Parallel, compute: to
     rounded = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32, cast_forward_inputs=False)
 
     def shard(module: nn.Module, mesh: DeviceMesh, policy: MixedPrecisionPolicy, again: bool = again) -> None:
-        fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=again)
+        split = _even(mesh.size(1)) if mesh is meshes.expert_sharding else None
+        fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=again, shard_placement_fn=split)
 
     transformer = piece.transformer
     for block in transformer.every_block:
@@ -45,6 +49,22 @@ def apply_sharding(piece: Piece, meshes: Meshes, parallel: Parallel, compute: to
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
+
+
+def _even(copies: int) -> Callable[[nn.Parameter], Shard | None]:
+    """Let `copies` ranks share a stack of experts evenly: whole experts where there are enough of them, else a width that divides.
+
+    By whole experts alone, one expert of two copies would lie on the first of them, and the second would hold nothing.
+    """
+
+    def split(stack: nn.Parameter) -> Shard | None:
+        local = stack.to_local() if isinstance(stack, DTensor) else stack
+        taken = {placement.dim for placement in stack.placements if isinstance(placement, Shard)} if isinstance(stack, DTensor) else set()
+        if local.shape[0] % copies == 0:
+            return None
+        return next((Shard(dim) for dim in range(1, stack.ndim) if dim not in taken and stack.shape[dim] % copies == 0), None)
+
+    return split
 
 
 def expect_micro_batch(piece: Piece, sharding: str, last: bool) -> None:

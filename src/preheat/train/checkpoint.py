@@ -149,7 +149,7 @@ def save(
     """Write `folder/step-N`, where `folder` is there; all ranks call it together.
 
     Args:
-        notes: what else the manifest is to say: `held_out_loss`, by which the best ones are known; `unmeasured` and `judge`, see `Checkpoint`.
+        notes: what else the manifest is to say: `held_out_loss`, by which the best ones are known, and what `Checkpoint` has.
         records: a file of the first rank that is to be on the disk before the checkpoint is.
         group: through which they agree; one of its own when training goes on beside.
 

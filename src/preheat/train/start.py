@@ -31,8 +31,8 @@ from preheat.train.state import restore
 from preheat.train.watchdog import Watchdog
 
 Listeners = Callable[[RunFolder, int, Record | None], tuple[Sequence[Sink], Judge, int]]
-"""(run folder, steps that are told, what a judge remembers of them) -> the sinks, the judge, and the last step whose record is there; records
-of later steps are taken back."""
+"""(run folder, steps that are told, what the judge remembers of them) -> the sinks, the judge, and the last step whose record is there;
+records of later steps are taken back."""
 
 
 @dataclass(frozen=True)
