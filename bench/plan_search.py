@@ -1,8 +1,8 @@
 """How long a search takes from the shell, and how much memory: `python bench/plan_search.py [ROUNDS] [SECONDS] [MEGABYTES]`.
 
 Prints the fastest and the median of ROUNDS runs (default 3) of `preheat plan RECIPE --gpus ... --search --json` on one core, the largest
-resident memory, and how many layouts were considered. Ends with code 1 where the 405B search takes more than SECONDS (default 2) or MEGABYTES
-(default 300) at its fastest, or loads torch.
+resident memory, and how many layouts were considered. Ends with code 1 where the 405B search takes more than SECONDS (default 2) at its
+fastest or more than MEGABYTES (default 300), or loads torch.
 """
 
 from __future__ import annotations

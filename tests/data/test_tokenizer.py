@@ -95,6 +95,7 @@ def test_odd_ids_and_odd_text_do_no_harm(trained, slow):
     assert trained.decode([1200, -1, 10**9]) == "\ufffd" * 3
     for tokenizer in (trained, slow):
         assert tokenizer.decode(tokenizer.encode("a\ud800b")) == "a\ufffdb"
+        assert tokenizer.decode(tokenizer.encode("a\ud83d\ude00b")) == "a\U0001f600b"
         assert tokenizer.encode("") == []
 
 
@@ -109,6 +110,17 @@ def test_a_megabyte_without_a_break_takes_no_ages(trained, run):
     ids = trained.encode(run * 1_000_000)
     assert trained.decode(ids) == run * 1_000_000
     assert time.perf_counter() - start < 10
+
+
+@pytest.mark.parametrize("run", [" " * 200_001, "\n" * 100_000, "\u3000 " * 60_000, "\x1c\t" * 60_000 + "\x1c", " " * 99_999])
+def test_long_white_space_is_cut_where_the_library_cuts_it(trained, library, run):
+    for text in (run, f"a{run}b", f"{run}\n.{run}b{run}"):
+        assert trained.encode(text) == library.encode(text).ids
+
+
+def test_more_white_space_than_the_engine_can_look_back_on(trained):
+    text = "x" + " " * 3_000_000 + "x"
+    assert trained.decode(trained.encode(text)) == text
 
 
 def test_saved_and_loaded(trained, tmp_path):

@@ -232,6 +232,9 @@ def test_other_models(apart: Apart, name: str, changes: dict[str, Any], sizes: d
         (4, "mixtral", {"expert": 2, "sharding": "full"}),
         (4, "mixtral", {"expert_tensor": 2, "sharding": "full"}),
         (8, "mixtral", {"sharding": "full", "expert": 4}),
+        (2, "dense", {"tensor": 2}),
+        (4, "gpt2", {"tensor": 2, "sequence": True, "sharding": "full"}),
+        (4, "deepseek", {"tensor": 2, "expert_tensor": 2, "sharding": "optimizer"}),
     ],
 )
 def test_muon_over_ranks(apart: Apart, count: int, name: str, sizes: dict[str, Any]) -> None:
@@ -239,6 +242,19 @@ def test_muon_over_ranks(apart: Apart, count: int, name: str, sizes: dict[str, A
     muon = Optimizer(name="muon", eps=1e-4)
     two_steps = training(count, Parallel(**sizes), name, optimizer=muon, shapes=((8, 16),) * 2)
     assert_equal(apart(count, Parallel(**sizes), two_steps), Bars(norm=5e-5, parameter=2e-4, score=5e-5))
+
+
+@pytest.mark.parametrize("optimizer", [Optimizer(), Optimizer(name="muon", eps=1e-4)], ids=["adamw", "muon"])
+@pytest.mark.parametrize("sharding", ["optimizer", "full"])
+@pytest.mark.parametrize("sizes", [{"expert": 4}, {"expert": 2, "expert_tensor": 2}], ids=["expert", "expert-tensor"])
+def test_replicas_share_experts_that_are_fewer_than_they(apart: Apart, sizes: dict[str, Any], sharding: str, optimizer: Optimizer) -> None:
+    """4 or 2 experts over 8 ranks: two hold the same one, and each half of it."""
+    count = sizes["expert"]
+    experts = MODELS["mixtral"].experts.model_copy(update={"count": count, "active": min(2, count)})
+    model = MODELS["mixtral"].model_copy(update={"layers": 2, "experts": experts})
+    parallel = Parallel(**sizes, sharding=sharding)
+    bars = Bars(norm=5e-5, parameter=2e-4, score=5e-5) if optimizer.name == "muon" else Bars()
+    assert_equal(apart(8, parallel, Training(model, micro_size=1, optimizer=optimizer)), bars)
 
 
 def test_a_batch_that_the_replicas_cannot_share_is_refused(ranks: RankPool) -> None:

@@ -62,7 +62,7 @@ def test_each_step_of_a_ramp_has_its_own_bubble() -> None:
     """p = 4 stages, m micro-batches: (p - 1) / m of the time of the micro-batches is waited (arXiv 2104.04473)."""
     sets = ("parallel.pipeline=4", "batch.micro_size=8", "batch.global_size=64")
     ramp = 'batch.ramp=[{at="0 tokens", size=16}, {at="100M tokens", size=64}]'
-    planner, plan = planned("toy-124m", "4xA100", *sets, ramp)
+    _, plan = planned("toy-124m", "4xA100", *sets, ramp)
     first, second = plan.phases
     assert (first.micro_batches, second.micro_batches) == (2, 8)
     assert isclose(first.step.parts["bubble"], second.step.parts["bubble"])

@@ -67,6 +67,17 @@ def test_a_whole_run_says_what_was_trained_and_how_good_it_is(run):
     assert "generated" not in text  # a reason that dropped nothing
 
 
+def test_what_was_planned_stands_beside_what_was_measured(run):
+    run.whole()
+    plan = json.loads((run.path / "plan.json").read_text("utf-8"))
+    expected = {"gpus": 4, "gpu": "A100-80", "tokens_per_s": 6_600.0, "mfu": 0.4, "memory_bytes": 8 * 2**30, "days": 0.5, "cost_usd": 62.4}
+    run.json("plan.json", plan | {"foreseen": expected})
+    text = page(run).text
+    assert "tokens/s, median, planned 6.60K" in text or "tokens/s, median, planned 6,600" in text
+    assert "12 h" in text
+    assert "$62, 8.0 GiB a GPU on 4 A100-80" in text
+
+
 def test_a_model_worse_than_a_baseline_is_told_so(run):
     run.recipe().evaluation(overall={"bits_per_byte": 2.2154}, baselines={"kneser_ney_4gram": {"bits_per_byte": 2.014}})
     assert "10% more than the 2.014 of a 4-gram model" in page(run).text

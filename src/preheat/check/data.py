@@ -111,7 +111,7 @@ def idle(subject: Subject) -> Iterator[Finding]:
     data = subject.recipe.data
     for index, source in enumerate(data.source):
         key = f"data.source.{index}.text_field"
-        if source.format != "jsonl" and subject.given(key):
+        if source.format not in ("jsonl", "parquet") and subject.given(key):
             yield Finding(key, f'text_field has no effect with format = "{source.format}"', "", "Remove it")
     if not data.dedup.near and subject.given("data.dedup.jaccard"):
         yield Finding("data.dedup.jaccard", "jaccard has no effect with near = false", "", "Remove it")

@@ -82,3 +82,5 @@ class File:
     start: int = 0
     end: int | None = None
     line: int = 1
+    changed: int | None = None
+    """When it was last changed, in nanoseconds of the epoch; None where that is not known, as of an address."""

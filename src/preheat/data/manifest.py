@@ -28,13 +28,14 @@ class Inputs:
 
 @dataclass(frozen=True)
 class TokenizerUsed:
-    """The tokenizer, saved in the folder as `file`."""
+    """The tokenizer, saved in the folder as `file`. Every document ends with `eod`, and begins with `bos` where there is one."""
 
     kind: str
     file: str
     vocab_size: int
     eod: int
     fingerprint: str
+    bos: int | None = None
 
 
 @dataclass(frozen=True)

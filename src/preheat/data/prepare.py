@@ -54,8 +54,9 @@ def prepare(
         PreheatError: a source is missing, empty or unreadable, the tokenizer does not fit, or `out` holds something else.
         RunFailed: the disk is full or a worker died. Prepared again, the work goes on where it was.
     """
-    _check(data)
-    found = _existing(data, tokenizer, vocab_size, folder, out, progress)
+    refuse_names(data)
+    refuse_tokens(data)
+    found = existing(data, tokenizer, vocab_size, folder, out, progress)
     if found is not None:
         return found
     start = time.perf_counter()
@@ -88,7 +89,8 @@ def planned(data: recipe.Data, tokenizer: recipe.Tokenizer, vocab_size: int, *, 
     Raises:
         PreheatError: a source is missing, or `out` exists.
     """
-    _check(data)
+    refuse_names(data)
+    refuse_tokens(data)
     if out.exists():
         refuse("data.out", "the folder exists", "there is nothing left to plan", "Choose another folder, or delete this one", file=out)
     work = work_folder(out)
@@ -104,7 +106,7 @@ def configuration(data: recipe.Data, tokenizer: recipe.Tokenizer, vocab_size: in
     return recipe.fingerprint({"rules": RULES_VERSION, **asked})
 
 
-def _listing(data: recipe.Data, tokenizer: recipe.Tokenizer, folder: Path, files: Sequence[Sequence[File]]) -> str:
+def listing(data: recipe.Data, tokenizer: recipe.Tokenizer, folder: Path, files: Sequence[Sequence[File]]) -> str:
     """A hash of names and sizes of the inputs, and of the content of a tokenizer file."""
     rows: list[list[object]] = [[s.name, f.id, f.size] for s, own in zip(data.source, files, strict=True) for f in own]
     content = tokenizer_content(tokenizer, folder)
@@ -118,7 +120,8 @@ def _plan(data: recipe.Data, tokenizer: recipe.Tokenizer, vocab_size: int, folde
     return Plan(data, tokenizer, vocab_size, str(folder.absolute()), divided(parts, largest))
 
 
-def _check(data: recipe.Data) -> None:
+def refuse_names(data: recipe.Data) -> None:
+    """Refuse data without sources, and names that differ in nothing but case."""
     if not data.source:
         refuse("data.source", "the recipe names no source of text", "", "Add a [[data.source]]", key="data.source")
     for name, count in Counter(source.name.casefold() for source in data.source).items():
@@ -127,7 +130,15 @@ def _check(data: recipe.Data) -> None:
             refuse("data.source", got, "names differ, also in lower case", "Rename one", key="data.source.name")
 
 
-def _existing(
+def refuse_tokens(data: recipe.Data) -> None:
+    """Refuse sources that hold token ids: there is nothing to prepare in them."""
+    ready = [source.name for source in data.source if source.format == "tokens"]
+    if ready:
+        got = f"the sources {', '.join(ready)} are token ids"
+        refuse("data.source", got, "only text is prepared", "Import them: preheat data import RECIPE", key="data.source.format")
+
+
+def existing(
     data: recipe.Data, tokenizer: recipe.Tokenizer, vocab_size: int, folder: Path, out: Path, progress: Progress
 ) -> Manifest | None:
     """What `out` holds, if it is what we were about to make; None if there is nothing."""
@@ -145,7 +156,7 @@ def _existing(
     except PreheatError as error:
         progress(f"using the prepared data in {out}; its sources are no longer there ({error.problems[0].got})")
         return manifest
-    if _listing(data, tokenizer, folder, files) != manifest.inputs.listing:
+    if listing(data, tokenizer, folder, files) != manifest.inputs.listing:
         got = f"the sources have changed ({sum(map(len, files)):,} files now)"
         refuse("data.changed", got, f"they had {manifest.inputs.files:,} files, or other sizes, when prepared", fix, file=out)
     progress(f"using the prepared data in {out}")
@@ -180,10 +191,10 @@ def _finish(context: Context, files: Sequence[Sequence[File]], progress: Progres
         inputs=Inputs(
             sum(map(len, files)),
             sum(file.size for own in files for file in own),
-            _listing(plan.data, plan.tokenizer, Path(plan.folder), files),
+            listing(plan.data, plan.tokenizer, Path(plan.folder), files),
             hashlib.sha256("\n".join(digests).encode()).hexdigest(),
         ),
-        tokenizer=TokenizerUsed(plan.tokenizer.kind, tokenizers.FILE_NAME, built.vocab_size, built.eod, built.fingerprint),
+        tokenizer=TokenizerUsed(plan.tokenizer.kind, tokenizers.FILE_NAME, built.vocab_size, built.eod, built.fingerprint, built.bos),
         dtype=str(indexed.dtype_for(built.vocab_size)),
         sources=prepared,
         files={name: found[name] for name in sorted(found)},

@@ -5,13 +5,16 @@ from __future__ import annotations
 import glob
 import importlib
 import importlib.util
+import os
 import re
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from preheat import recipe
+from preheat.data import globs
 from preheat.data.document import Document, Exclusion, File, Reading, exclude
 from preheat.data.formats import read_file, split_file
 from preheat.data.formats.streams import open_file
@@ -43,25 +46,40 @@ def read(source: recipe.Source, folder: Path, reading: Reading) -> Iterator[Docu
 
 
 def resolve(source: recipe.Source, folder: Path) -> list[File]:
-    """The files of a source, sorted by id; relative globs start at `folder`. A file that two globs match counts once.
+    """The files of a source, sorted by id; relative globs start at `folder`. A file that two globs match counts once,
+    and so does one that links lead to.
 
     Raises:
         PreheatError: a glob matches no file or names a package that is not installed.
     """
     excluded = [_exclusion_pattern(text, folder) for text in source.exclude]
     found: dict[str, File] = {}
+    real_folder = lru_cache(4096)(os.path.realpath)
     for text in source.paths:
         matched = False
         for address, file in _matches(text, folder):
             matched = True
             if not any(pattern.fullmatch(address) for pattern in excluded):
-                found.setdefault(file.path, file)
+                same = _identity(file, real_folder)
+                found[same] = min(found.get(same, file), file, key=_order)
         if not matched:
             where = "relative paths start at the folder of the recipe, " + str(folder) if _is_relative(text) else ""
             refuse("data.no-files", f"source {source.name}: no file matches {text!r}", where, "Correct the path", key="data.source.paths")
     if not found:
         refuse("data.no-files", f"source {source.name}: `exclude` leaves no file", "", "Narrow it", key="data.source.exclude")
-    return sorted(found.values(), key=lambda file: (file.id, file.path))
+    return sorted(found.values(), key=_order)
+
+
+def _order(file: File) -> tuple[str, str]:
+    return file.id, file.path
+
+
+def _identity(file: File, real_folder: Callable[[str], str]) -> str:
+    """What a file is called when links are followed."""
+    if "://" in file.path:
+        return file.path
+    path = Path(file.path)
+    return os.path.realpath(path) if path.is_symlink() else f"{real_folder(str(path.parent))}/{path.name}"
 
 
 def refuse_unreadable(source: recipe.Source, reading: Reading) -> None:
@@ -89,15 +107,20 @@ def _matches(text: str, folder: Path) -> Iterator[tuple[str, File]]:
         yield from _remote_matches(text)
         return
     for prefix, root, pattern in _roots(text, folder):
-        # Unlike Path.glob, it leaves hidden files and folders alone.
-        for name in glob.glob(pattern, root_dir=root, recursive=True):  # noqa: PTH207
+        for name in globs.names(str(root), pattern):
             path = root / name
-            if path.is_file():
-                address = prefix + Path(name).as_posix() if prefix else path.as_posix()
-                label = address.split(":", 1)[1] if prefix else Path(name).as_posix()
-                # Names of files need not be text.
-                label = label.encode("utf-8", "backslashreplace").decode()
-                yield address, File(label, str(path), path.stat().st_size)
+            if path.is_dir():
+                continue
+            address = prefix + Path(name).as_posix() if prefix else path.as_posix()
+            label = address.split(":", 1)[1] if prefix else Path(name).as_posix()
+            # Names of files need not be text.
+            label = label.encode("utf-8", "backslashreplace").decode()
+            try:
+                facts = path.stat()
+            except OSError:
+                yield address, File(label, str(path), 0)  # A link to nowhere: reading it will tell.
+            else:
+                yield address, File(label, str(path), facts.st_size, changed=facts.st_mtime_ns)
 
 
 def _remote_matches(text: str) -> Iterator[tuple[str, File]]:
@@ -153,22 +176,4 @@ def package_folders(package: str) -> list[Path]:
 def _exclusion_pattern(text: str, folder: Path) -> re.Pattern[str]:
     if _is_relative(text):
         text = f"{glob.escape(folder.absolute().as_posix())}/{text}"
-    return _translated(text)
-
-
-_GLOB = re.compile(r"\*\*/|\*\*|\*|\?|\[!?\]?[^\]]*\]")
-
-
-def _translated(pattern: str) -> re.Pattern[str]:
-    """A glob as a regular expression: `**/` is any number of folders, `*` and `?` stay inside one."""
-    simple = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    out, position = [], 0
-    for match in _GLOB.finditer(pattern):
-        out.append(re.escape(pattern[position : match.start()]))
-        token = match[0]
-        out.append(
-            simple.get(token) or "[" + ("^" if token[1] == "!" else "") + re.escape(token[1:-1].removeprefix("!")).replace(r"\-", "-") + "]"
-        )
-        position = match.end()
-    out.append(re.escape(pattern[position:]))
-    return re.compile("".join(out), re.DOTALL)
+    return globs.expression(text)

@@ -2,5 +2,6 @@
 
 from preheat.hardware.cluster import Cluster
 from preheat.hardware.gpu import Gpu, catalog, find, user_file
+from preheat.hardware.recognise import recognised
 
-__all__ = ["Cluster", "Gpu", "catalog", "find", "user_file"]
+__all__ = ["Cluster", "Gpu", "catalog", "find", "recognised", "user_file"]

@@ -59,7 +59,8 @@ class Engine:
         model on this rank, and takes no memory.
         """
         self.config, self.parallel, self.precision, self.device = model, parallel, precision, device
-        self.meshes: Meshes | None = build_meshes(parallel, "cpu" if device.type == "meta" else device.type) if dist.is_initialized() else None
+        meshed = "cpu" if device.type == "meta" else device.type
+        self.meshes: Meshes | None = build_meshes(parallel, meshed) if dist.is_initialized() else None
         rank = self.meshes.dense.get_local_rank("pipeline") if self.meshes else 0
         with torch.device("meta"):
             self.pieces = [Piece(Transformer(model, chunk), compute) for chunk in pipeline_split(model.layers, parallel)[rank]]

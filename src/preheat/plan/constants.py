@@ -58,14 +58,20 @@ class Software:
     """Bytes of a gradient in the exchange."""
     expert: float
     """Time of routing, permuting and grouping tokens for experts, as a multiple of moving them through memory the fewest times."""
+    experts_at_once: int
+    """Experts whose matrix products run beside each other: as many as a library opens streams, or all in one grouped kernel."""
     exchange_overlap: float
     """Share of the all-to-all between expert-parallel ranks that runs beside computation."""
     launch: float
     """Seconds of the host for one layer's kernels in one pass; what the GPU does not cover is waited for."""
     launch_expert: float
-    """The same for a layer with experts."""
+    """The same for a layer with experts, beside the experts themselves."""
+    launch_each: float
+    """The same for each of the rank's experts."""
     step: float
     """Seconds of a step outside the model: clipping, logging, the loader."""
+    step_tensor: float
+    """Seconds of the host in a step for each weight on a rank, an expert's counting as its own: hooks, norms, casts."""
 
 
 @dataclass(frozen=True)

@@ -67,19 +67,19 @@ class Device:
             common,
         )
 
-    def product(self, m: float, n: float, k: float, groups: float = 1, wide: bool = False) -> float:
-        """Seconds of `groups` products of an (m, k) with a (k, n) matrix in one kernel."""
+    def product(self, m: float, n: float, k: float, groups: float = 1, wide: bool = False, at_once: float = 1) -> float:
+        """Seconds of `groups` products of an (m, k) with a (k, n) matrix, of which `at_once` run beside each other."""
         rate, element = (self.wide, 2) if wide else (self.matrix, self.element)
-        lost = 1 + self.common.wave * self.tiles / (m * n * groups)
+        lost = 1 + self.common.wave * self.tiles / (m * n * min(groups, at_once))
         slow = self.common.misaligned if (n % 64 or k % 64) else 1.0
         compute = 2 * groups * m * n * k / rate * lost * (1 + self.common.depth / k) * slow
         moved = groups * (element * (m * k + n * k) + 2 * m * n)
         return hypot(compute, moved / self.memory)
 
-    def linear(self, m: float, n: float, k: float, groups: float = 1, wide: bool = False) -> tuple[float, float]:
+    def linear(self, m: float, n: float, k: float, groups: float = 1, wide: bool = False, at_once: float = 1) -> tuple[float, float]:
         """Seconds of a linear layer from k to n features over m rows: forward, and backward with the gradients of inputs and weights."""
-        forward = self.product(m, n, k, groups, wide)
-        backward = self.product(m, k, n, groups, wide) + self.product(n, k, m, groups, wide)
+        forward = self.product(m, n, k, groups, wide, at_once)
+        backward = self.product(m, k, n, groups, wide, at_once) + self.product(n, k, m, groups, wide, at_once)
         if wide or self.element != 1:
             return forward, backward
         # Operands are read in bf16 and written in 8 bits twice, as they are and transposed for the backward pass.

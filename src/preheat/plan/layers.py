@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import hypot
 from typing import NamedTuple
 
 from preheat.arithmetic import head_dim, kv_heads, padded_vocab
@@ -13,6 +14,8 @@ from preheat.plan.links import Links
 from preheat.recipe import Model
 
 _BF16 = 2
+_AHEAD = 0.5
+"""Share of the launches of a layer with experts that is left when their tokens need not be counted before."""
 
 
 class Split(NamedTuple):
@@ -105,7 +108,7 @@ class Costs:
         feed_forward = self._experts(split, rows) if sparse else self._dense(split, rows, self.model.ffn_hidden)
         residual = self._residual(split, rows)
         forward, backward = (
-            self._waited(one + two + three, sparse) for one, two, three in zip(attention[:2], feed_forward, residual, strict=True)
+            self._waited(one + two + three, split, sparse) for one, two, three in zip(attention[:2], feed_forward, residual, strict=True)
         )
         return LayerTimes(forward, backward, attention[2])
 
@@ -117,10 +120,18 @@ class Costs:
         logits = self.device.move(rows * columns * 4) * self.software.elementwise
         return Pass(matrix=forward, elementwise=3 * logits) * predictions, Pass(matrix=backward, elementwise=2 * logits) * predictions
 
-    def _waited(self, work: Pass, sparse: bool) -> Pass:
-        """With what the host takes longer to launch than the GPU to compute; it waits to learn how many tokens each expert gets."""
-        unknown = sparse and self.model.experts is not None and self.model.experts.capacity_factor is None
-        work.host = max(0.0, (self.software.launch_expert if unknown else self.software.launch) - work.total)
+    def _waited(self, work: Pass, split: Split, sparse: bool) -> Pass:
+        """With the waits of a GPU whose kernels the host launches as it goes.
+
+        Where it must first learn how many tokens each expert gets, it can't run ahead: some kernels of a layer wait for it and it waits
+        for others, which adds up to more than the longer of the two. A capacity makes the counts known beforehand.
+        """
+        launch, experts = self.software.launch, self.model.experts
+        if sparse and experts is not None:
+            launch = self.software.launch_expert + self.software.launch_each * experts.count / split.expert
+            if experts.capacity_factor is not None:
+                launch *= _AHEAD
+        work.host = hypot(work.total, launch) - work.total
         return work
 
     def _attention(self, split: Split, rows: float) -> tuple[Pass, Pass, Pass]:
@@ -176,8 +187,8 @@ class Costs:
         each = max(arrived / local, 1.0)
         inner = experts.ffn_hidden / split.expert_tensor
         gated = 2 if model.activation == "swiglu" else 1
-        up, up_back = device.linear(each, inner * gated, model.hidden, groups=local)
-        down, down_back = device.linear(each, model.hidden, inner, groups=local)
+        up, up_back = device.linear(each, inner * gated, model.hidden, groups=local, at_once=self.software.experts_at_once)
+        down, down_back = device.linear(each, model.hidden, inner, groups=local, at_once=self.software.experts_at_once)
         passes = inner * (gated + 1) + 4 * model.hidden
         if model.bias:  # read and written once more, for grouped products don't add biases
             passes += 2 * (inner * gated + model.hidden)

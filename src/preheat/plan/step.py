@@ -18,6 +18,8 @@ from preheat.recipe import Model, Parallel
 
 _UPDATE_BYTES = 30
 """Bytes that AdamW reads and writes for each parameter it owns: gradient 4, master weight and two moments 4 + 4 each way, weight 2."""
+_LAYER_WEIGHTS = 6
+"""Two norms, queries with keys and values, output, and two of the feed-forward network or the router and shared experts."""
 _SPLIT_BACKWARD_BUBBLE = 1 / 3
 """Bubble of schedules that compute weight gradients apart, (p - 1)(F + B - W) over 1F1B's (p - 1)(F + B + W) with the three equal
 (arXiv 2401.10241, table 1)."""
@@ -151,7 +153,7 @@ class StepModel:
         bubble = waiting * (slot.total - slot.head)
         transfer = self._transfer(parallel, micro_batch) * micro_batches if pipeline > 1 else 0.0
         data, update = self._replicas(parallel, dense_dp, ranks, slot.total, micro_batches)
-        outside = self._program.step
+        outside = self._program.step + self._program.step_tensor * self._weights(parallel)
         busy = slot.total * micro_batches + transfer + bubble + data + update + outside
         jitter = busy * self._common.jitter * log2(ranks / self.gpu.server) if ranks > self.gpu.server else 0.0
         return slot, micro_batches, _Rest(transfer, bubble, data, update, outside, jitter)
@@ -249,6 +251,12 @@ class StepModel:
         count = self._count
         layers = count.total - count.experts - count.embedding - count.positions - count.head
         return (layers / pipeline + count.embedding) / tensor, count.experts / (pipeline * expert_ways)
+
+    def _weights(self, parallel: Parallel) -> float:
+        """Weights on a rank, by number: those of a dense layer, and two for each expert (arXiv 2401.04088 has three, two of them joined)."""
+        experts = self.model.experts
+        each = 2 * experts.count / parallel.expert * self._sparse if experts is not None else 0.0
+        return self.model.layers / parallel.pipeline * (_LAYER_WEIGHTS + each)
 
     def _recomputed(self, parallel: Parallel) -> float:
         kind = parallel.recompute.kind

@@ -116,8 +116,9 @@ class Source(Table):
     fsspec opens, as `s3://...`. Packed files (gz, zst, xz, bz2) and the files in archives (zip, tar) are read like plain ones."""
     exclude: Annotated[tuple[str, ...], List] = ()
     """Globs of the same form that are left out."""
-    format: Literal["text", "jsonl", "parquet", "html", "json-tree", "python-docstrings"] = "text"
-    """`text` takes files as they are: plain text, Markdown, source code."""
+    format: Literal["text", "jsonl", "parquet", "html", "json-tree", "python-docstrings", "tokens"] = "text"
+    """`text` takes files as they are: plain text, Markdown, source code. `tokens` are ids that another program made, for
+    `preheat data import`: Megatron's .bin and .idx, llm.c's and nanoGPT's .bin, .arrow and .parquet with a column `input_ids`."""
     text_field: str = "text"
     """The field of a jsonl or parquet record that holds the text."""
     max_unreadable: Share = Quantity.parse("50%")
@@ -171,6 +172,10 @@ class Tokenizer(Table):
     """`train-bpe` learns a byte-level BPE of `model.vocab_size` entries from the training text; `file` reads a tokenizer.json."""
     path: str | None = None
     """The tokenizer.json of kind `file`, relative to the recipe file."""
+    eod: str | None = None
+    """The token that ends a document, by its name in the tokenizer; the tokenizer's own when absent."""
+    bos: str | None = None
+    """The token that begins a document, by its name in the tokenizer; none when absent."""
 
 
 class Precision(Table):

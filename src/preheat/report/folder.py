@@ -64,6 +64,18 @@ class Usage(Shape):
     epochs: Number
 
 
+class Foreseen(Shape):
+    """What `preheat plan` said of the run where it is."""
+
+    gpus: Whole
+    gpu: str
+    tokens_per_s: Number
+    mfu: Number
+    memory_bytes: Whole
+    days: Number
+    cost_usd: Number | None
+
+
 class Plan(Shape):
     """`plan.json`."""
 
@@ -71,6 +83,7 @@ class Plan(Shape):
     total_steps: Whole
     segments: list[Segment]
     sources: dict[str, Usage] = {}
+    foreseen: Foreseen | None = None
 
 
 class Measured(Shape):

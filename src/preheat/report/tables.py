@@ -12,7 +12,7 @@ from typing import Any
 
 from preheat.monitor import duration
 from preheat.report.figures import token_mean
-from preheat.report.folder import Event, Run, Source
+from preheat.report.folder import Event, Foreseen, Run, Source
 from preheat.report.scale import number
 
 BASELINES = {"unigram": "unigram model", "kneser_ney_4gram": "4-gram model (Kneser-Ney)"}
@@ -122,13 +122,22 @@ def tiles(run: Run) -> list[Tile]:
         planned = f"of {number(run.plan.total_tokens, 3)} planned" if run.plan and not run.finished else f"{last.step:,} steps"
         found.append(Tile("Tokens", number(last.tokens, 3), planned))
         found.append(Tile("Training time", duration(sum(metric.step_time_s for metric in run.metrics)), "in optimizer steps"))
-        found.append(Tile("Throughput", number(median(metric.tokens_per_s for metric in run.metrics), 3), "tokens/s, median"))
+        expected = f", planned {number(foreseen.tokens_per_s, 3)}" if (foreseen := _foreseen(run)) else ""
+        found.append(Tile("Throughput", number(median(metric.tokens_per_s for metric in run.metrics), 3), f"tokens/s, median{expected}"))
         convention = (run.environment or {}).get("mfu_convention")
         counted = f"median, {convention} FLOPs" if convention else "median"
         found.append(Tile("MFU", f"{median(metric.mfu for metric in run.metrics):.0%}", counted))
+    if foreseen := _foreseen(run):
+        cost = f"${foreseen.cost_usd:,.0f}, " if foreseen.cost_usd is not None else ""
+        memory = f"{foreseen.memory_bytes / 2**30:.1f} GiB a GPU"
+        found.append(Tile("Planned", duration(foreseen.days * 86_400), f"{cost}{memory} on {foreseen.gpus} {foreseen.gpu}"))
     if run.evaluation:
         found.append(Tile("Held-out", f"{run.evaluation.overall.bits_per_byte:.3f}", "bits per byte"))
     return found
+
+
+def _foreseen(run: Run) -> Foreseen | None:
+    return run.plan.foreseen if run.plan is not None else None
 
 
 def _parameters(run: Run) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -11,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from torch.distributed.tensor.placement_types import _StridedShard
 
 from preheat.model import is_hidden_matrix, width_factor
 from preheat.recipe import Model, Optimizer
@@ -134,21 +137,18 @@ def _step_adamw(parameter: Tensor, state: dict[str, Any], rate: float, settings:
 
 
 def _step_muon(parameter: Tensor, state: dict[str, Any], rate: float, settings: dict[str, Any]) -> None:
-    """A stack of experts, X x F x D, is X matrices: each is made orthogonal by itself, on the rank that holds it."""
+    """A matrix is made orthogonal as a whole, on every rank that holds a part of it. A stack of experts, X x F x D, is X matrices."""
     if not state:
         state["step"] = torch.zeros((), device=parameter.device)
         state["momentum_buffer"] = torch.zeros_like(parameter)
     state["step"] += 1
     assert parameter.grad is not None
     value, gradient, momentum = parameter.detach(), parameter.grad, state["momentum_buffer"]
-    if parameter.dim() == 2:
-        _orthogonal_step([value], [gradient], [momentum], rate, settings)
-        return
-    values, gradients, momenta = (_whole_experts(stack) for stack in (value, gradient, momentum))
+    values, gradients, momenta = (_matrices(tensor) for tensor in (value, gradient, momentum))
     if len(values):
         _orthogonal_step(values.unbind(), gradients.unbind(), momenta.unbind(), rate, settings)
-    _put_back(value, values)
-    _put_back(momentum, momenta)
+    for tensor, matrices in ((value, values), (momentum, momenta)):
+        _put_back(tensor, matrices)
 
 
 def _orthogonal_step(
@@ -161,32 +161,38 @@ def _orthogonal_step(
     inner.step()
 
 
-def _whole_experts(stack: Tensor) -> Tensor:
-    """The experts that this rank holds of a stack. Of those whose inner width is split it holds a part: a copy of the whole is gathered."""
-    if not isinstance(stack, DTensor):
-        return stack
-    split = _split_axis(stack)
-    if split is None:
-        return stack.to_local()
-    mesh, placement = split
-    return DTensor.from_local(stack.to_local(), mesh, [placement], run_check=False).full_tensor()
+def _matrices(tensor: Tensor) -> Tensor:
+    """The whole matrices that this rank holds something of, stacked: X x F x D. Where one is split, it is a copy, gathered axis by axis.
+
+    What an axis splits further comes after it in the mesh: sharding stands before tensor parallelism, which it was applied to.
+    """
+    if not isinstance(tensor, DTensor):
+        return tensor.view(-1, *tensor.shape[-2:])
+    own, splits = tensor.to_local(), _splits(tensor)
+    for number, (mesh, dim) in enumerate(splits):
+        shape = list(own.shape)
+        shape[dim] = tensor.shape[dim] // math.prod(other.size() for other, also in splits[number + 1 :] if also == dim)
+        stride = own.new_empty(shape, device="meta").stride()
+        parts = DTensor.from_local(own, mesh, [Shard(dim)], run_check=False, shape=torch.Size(shape), stride=stride)
+        own = parts.full_tensor()
+    return own.view(-1, *own.shape[-2:])
 
 
-def _put_back(stack: Tensor, whole: Tensor) -> None:
-    """What became of a copy that `_whole_experts` gathered."""
-    split = _split_axis(stack) if isinstance(stack, DTensor) else None
-    if isinstance(stack, DTensor) and split is not None:
-        mesh, placement = split
-        stack.to_local().copy_(whole.chunk(mesh.size(), placement.dim)[mesh.get_local_rank()])
+def _put_back(tensor: Tensor, matrices: Tensor) -> None:
+    """What became of copies that `_matrices` gathered."""
+    if not isinstance(tensor, DTensor) or not _splits(tensor):
+        return
+    own = tensor.to_local()
+    _, starts = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
+    (top, left), (rows, columns) = starts[-2:], own.shape[-2:]
+    own.copy_(matrices[:, top : top + rows, left : left + columns].view_as(own))
 
 
-def _split_axis(stack: DTensor) -> tuple[DeviceMesh, Shard] | None:
-    """Over which mesh axis and dim the matrices of a stack are split; None where they are whole."""
-    for placement, name in zip(stack.placements, stack.device_mesh.mesh_dim_names or (), strict=True):
-        mesh = stack.device_mesh[name]
-        if isinstance(placement, Shard) and placement.dim > 0 and mesh.size() > 1:
-            return mesh, placement
-    return None
+def _splits(tensor: DTensor) -> list[tuple[DeviceMesh, int]]:
+    """Which mesh axes split the matrices of a tensor, each with the dim; the experts of a stack are whole on whichever rank holds them."""
+    axes = zip(tensor.placements, tensor.device_mesh.mesh_dim_names or (), strict=True)
+    found = [(tensor.device_mesh[name], placement.dim) for placement, name in axes if isinstance(placement, Shard | _StridedShard)]
+    return [(mesh, dim) for mesh, dim in found if dim >= tensor.dim() - 2 and mesh.size() > 1]
 
 
 def rounded_at_random(x: Tensor, key: str) -> Tensor:

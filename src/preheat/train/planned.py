@@ -6,9 +6,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from preheat.arithmetic import Timeline, flops_per_token
 from preheat.data import IndexedDataset, Manifest, SampleOrder, StageSamples
+from preheat.errors import PreheatError
+from preheat.hardware import Cluster, recognised
+from preheat.plan import Planner, Way, program, whole_run
 from preheat.recipe import Recipe
+from preheat.train.device import Device
 
 
 def sample_order(recipe: Recipe, manifest: Manifest, data: Path) -> tuple[SampleOrder, Timeline]:
@@ -23,8 +29,42 @@ def sample_order(recipe: Recipe, manifest: Manifest, data: Path) -> tuple[Sample
     return SampleOrder(datasets, stages, recipe.seed), timeline
 
 
-def plan(recipe: Recipe, timeline: Timeline, order: SampleOrder) -> dict[str, Any]:
-    """What the run will do, as numbers: stages, tokens, FLOPs, how often each source is read."""
+def foreseen(recipe: Recipe, cluster: Cluster) -> dict[str, Any]:
+    """What `preheat plan --program preheat` says of the run on this cluster, to hold it against what is measured."""
+    planner = Planner(recipe, cluster, program("preheat"))
+    layout = planner.plan(Way.of(recipe))
+    run = whole_run(planner, layout)
+    step = layout.main.step
+    return {
+        "gpus": cluster.count,
+        "gpu": cluster.gpu.name,
+        "fits": layout.fits,
+        "memory_bytes": layout.fullest.total,
+        "step_time_s": step.seconds,
+        "tokens_per_s": step.tokens_per_s_per_gpu * cluster.count,
+        "mfu": step.mfu(),
+        "days": run.days,
+        "cost_usd": run.cost,
+        "checkpoint_interval_steps": run.saving.interval_steps,
+    }
+
+
+def cluster_of(device: Device, ranks: int) -> Cluster | None:
+    """Where a run is, as a planner knows it; None where no kind of GPU is recognised."""
+    if device.torch_device.type != "cuda":
+        return None
+    gpu = recognised(device.name, torch.cuda.get_device_properties(device.torch_device).total_memory)
+    return Cluster(ranks, gpu) if gpu is not None else None
+
+
+def plan(recipe: Recipe, timeline: Timeline, order: SampleOrder, cluster: Cluster | None) -> dict[str, Any]:
+    """What the run will do, as numbers: stages, tokens, FLOPs, how often each source is read, on known hardware how fast it should be."""
+    expected, unforeseen = None, "no kind of GPU that `preheat plan` knows" if cluster is None else ""
+    if cluster is not None:
+        try:
+            expected = foreseen(recipe, cluster)
+        except PreheatError as error:  # an estimate is no reason not to train
+            unforeseen = str(error)
     segments = [
         {
             "name": segment.stage.name,
@@ -47,4 +87,6 @@ def plan(recipe: Recipe, timeline: Timeline, order: SampleOrder) -> dict[str, An
         "warmup_tokens": timeline.learning_rate.warmup,
         "segments": segments,
         "sources": {name: asdict(usage) for name, usage in order.usage.items()},
+        "foreseen": expected,
+        "unforeseen": unforeseen,
     }

@@ -22,8 +22,8 @@ from preheat.train.initial import InitialWeights
 from preheat.train.loop import Evaluator, Judge, Record, Sink, Trainer
 from preheat.train.mirror import Mirror
 from preheat.train.optimizer import build_optimizer
-from preheat.train.planned import plan, sample_order
-from preheat.train.ranks import PATIENCE_S, first_deadline, from_first, is_first, join
+from preheat.train.planned import cluster_of, plan, sample_order
+from preheat.train.ranks import PATIENCE_S, first_deadline, from_first, is_first, join, world_size
 from preheat.train.refusals import refuse_layout, refuse_small_corpus, refuse_untrained
 from preheat.train.run_folder import Reopened, RunFolder, trained_fingerprint
 from preheat.train.saver import Saver
@@ -84,7 +84,7 @@ def start(
     refuse_layout(recipe, done)  # where a damaged checkpoint was passed over, more is to be trained
     unmeasured = found.unmeasured if found is not None else None
     if is_first():
-        _write_plan(folder, plan(recipe, timeline, order), manifest)
+        _write_plan(folder, plan(recipe, timeline, order, cluster_of(device, world_size())), manifest)
     told = done - (unmeasured is not None)
     sinks, judge, last = listeners(folder, told, found.judge if found is not None else None) if is_first() else ([], Silence(), told)
     trainer = Trainer(

@@ -47,10 +47,13 @@ def split_file(source: recipe.Source, file: File, size: int) -> list[File]:
     """
     if file.size <= size:
         return [file]
-    if source.format == "parquet":
-        return records.split_row_groups(file, size)
-    if source.format == "jsonl" and not streams.packing(file.path) and not archives.is_archive(file.path):
-        return records.split_lines(file, size)
+    try:
+        if source.format == "parquet":
+            return records.split_row_groups(file, size)
+        if source.format == "jsonl" and not streams.packing(file.path) and not archives.is_archive(file.path):
+            return records.split_lines(file, size)
+    except OSError:
+        return [file]  # Reading it will tell.
     return [file]
 
 

@@ -10,7 +10,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import BinaryIO, cast
+from typing import BinaryIO, Self, cast
 
 from preheat.data.document import File
 from preheat.data.formats import streams
@@ -19,6 +19,8 @@ from preheat.data.formats.streams import Damage, packing, pieces, unpacked
 # What the standard library's readers raise when the numbers in a header are nonsense.
 _BROKEN_ZIP = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, NotImplementedError, ValueError, OverflowError, struct.error)
 _BROKEN_TAR = (tarfile.TarError, ValueError, OverflowError)
+_LONGEST_HEADER = 1 << 20
+"""Bytes of a member's name or attributes in a tar."""
 _TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 
 
@@ -75,8 +77,11 @@ def _unzipped(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Iterator[byte
 def _tarred(stream: BinaryIO, file: File) -> Iterator[Member]:
     source = cast(BinaryIO, _Unpacked(unpacked(pieces(stream), packing(file.path))))
     try:
-        with tarfile.open(fileobj=source, mode="r|") as archive:
-            for entry in archive:
+        # Zeros in the middle are those between archives that were put together.
+        header = _header_class()
+        with tarfile.open(fileobj=source, mode="r|", tarinfo=header, ignore_zeros=True) as archive:
+            while (entry := archive.next()) is not None:
+                archive.members.clear()  # It would remember all of them.
                 content = archive.extractfile(entry) if entry.isreg() else None
                 if content is None:
                     continue
@@ -85,6 +90,43 @@ def _tarred(stream: BinaryIO, file: File) -> Iterator[Member]:
                 yield Member(entry.name, iter(()) if fault else _member(_untarred(cast(BinaryIO, content)), entry.name), fault)
     except _BROKEN_TAR as error:
         raise Damage(str(error)) from None
+    if header.fault:
+        raise Damage(header.fault)
+
+
+class _Header(tarfile.TarInfo):
+    """How the headers of a tar are read. `tarfile` by itself takes a broken header, and the place where a tar was cut, for its end, and
+    reads a long name or a list of attributes into memory, however long it says it is.
+    """
+
+    ended = False
+    """Whether the block before was one of zeros, which end an archive."""
+    fault = ""
+    """What was wrong with a header first; what comes after it is looked for."""
+
+
+def _header_class() -> type[_Header]:
+    """Headers of one archive."""
+
+    class Header(_Header):
+        @classmethod
+        def frombuf(cls, buf: bytes, encoding: str, errors: str) -> Self:
+            if cls.ended and not buf.strip(b"\0"):
+                buf = buf if len(buf) == tarfile.BLOCKSIZE else b""
+            elif len(buf) < tarfile.BLOCKSIZE:
+                raise Damage(cls.fault or "it ends early")
+            cls.ended = not buf.strip(b"\0")
+            try:
+                found = super().frombuf(buf, encoding, errors)
+            except tarfile.InvalidHeaderError as error:
+                cls.fault = cls.fault or f"the header of a member is broken ({error})"
+                raise
+            extended = found.type in (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, *tarfile.GNU_TYPES)
+            if found.size < 0 or (extended and found.type != tarfile.GNUTYPE_SPARSE and found.size > _LONGEST_HEADER):
+                raise Damage(f"the header of a member says that it has {found.size:_} bytes")
+            return found
+
+    return Header
 
 
 def _untarred(content: BinaryIO) -> Iterator[bytes]:

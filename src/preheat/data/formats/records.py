@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from preheat import recipe
@@ -105,12 +106,12 @@ def split_lines(file: File, size: int) -> list[File]:
                 number += chunk.count(b"\n", 0, cut)
                 position += cut
                 chunk = chunk[cut:]
-                parts.append(File(file.id, file.path, position - start, start, position, line))
+                parts.append(replace(file, size=position - start, start=start, end=position, line=line))
                 start, line = position, number
             number += chunk.count(b"\n")
             position += len(chunk)
     if position > start or not parts:
-        parts.append(File(file.id, file.path, position - start, start, position, line))
+        parts.append(replace(file, size=position - start, start=start, end=position, line=line))
     return parts
 
 
@@ -186,7 +187,7 @@ def split_row_groups(file: File, size: int) -> list[File]:
         held += file.size * group.total_byte_size // unpacked
         next_row += group.num_rows
         if held >= size or number == len(groups) - 1:
-            parts.append(File(file.id, file.path, held, first, number + 1, row))
+            parts.append(replace(file, size=held, start=first, end=number + 1, line=row))
             first, held, row = number + 1, 0, next_row
     return parts or [file]
 

@@ -6,8 +6,10 @@ What is readable of a damaged archive is read; `Damage` tells that the rest is n
 from __future__ import annotations
 
 import bz2
+import errno
 import importlib
 import lzma
+import stat
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -134,6 +136,9 @@ def open_file(file: File) -> BinaryIO:
         OSError: it cannot be opened.
     """
     if "://" not in file.path:
+        if not stat.S_ISREG(Path(file.path).stat().st_mode):
+            # Opening a pipe waits for its writer, and a device has no end.
+            raise OSError(errno.EINVAL, "it is no regular file")
         return Path(file.path).open("rb")
     return cast(BinaryIO, importlib.import_module("fsspec").open(file.path, "rb").open())
 

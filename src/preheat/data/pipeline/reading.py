@@ -15,7 +15,7 @@ from preheat.data.clean import Cleaner
 from preheat.data.pipeline.tasks import Context, Stage
 from preheat.data.pipeline.texts import IDS, TextsWriter
 from preheat.data.sources import Exclusion, File, Reading, open_file, read_file, refuse_unreadable
-from preheat.errors import refuse
+from preheat.errors import Problem, RunFailed, Where, refuse
 
 COUNTS, EXCLUDED = "counts.json", "excluded.jsonl"
 
@@ -91,12 +91,23 @@ def _run(context: Context, number: int, folder: Path) -> None:
             write_lines(folder / EXCLUDED, reading.excluded)
             if file.start == 0:
                 counts.digests.append(_digest(file))
+            _refuse_changed(file)
     counts.save(folder)
 
 
 def _cleaner(context: Context, source: int) -> Cleaner:
     plan = context.plan
     return context.once(("cleaner", source), lambda: Cleaner(plan.data.source[source], Path(plan.folder), plan.data.decontaminate))
+
+
+def _refuse_changed(file: File) -> None:
+    """Refuse a file that is not what it was when the work was planned: half of it may be of the one kind and half of the other."""
+    if file.changed is None:
+        return
+    path = Path(file.path)
+    if not path.exists() or path.stat().st_mtime_ns != file.changed:
+        fix = "Prepare again when it rests: what is done stays done"
+        raise RunFailed(Problem("data.changed", "the file changed while the data was prepared", "", fix, Where(file.path)))
 
 
 def _digest(file: File) -> str:
@@ -111,15 +122,7 @@ def _settings(context: Context, number: int) -> object:
     """What a shard's texts depend on: its source as the recipe has it, and the files, down to the time of their last change."""
     shard = context.plan.shards[number]
     source = context.plan.data.source[shard.source].model_dump(mode="json", exclude={"paths", "exclude", "licence", "max_unreadable"})
-    files = [[*asdict(file).values(), _changed(file)] for file in shard.files]
-    return [source, _cleaner(context, shard.source).fingerprint, files]
-
-
-def _changed(file: File) -> int | None:
-    try:
-        return Path(file.path).stat().st_mtime_ns
-    except OSError:
-        return None  # It is not on this disk, or gone: reading it will tell.
+    return [source, _cleaner(context, shard.source).fingerprint, [list(asdict(file).values()) for file in shard.files]]
 
 
 READ = Stage("read", lambda plan: len(plan.shards), _run, _settings, lambda plan, number: [])
