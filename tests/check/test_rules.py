@@ -126,7 +126,7 @@ BROKEN: dict[str, tuple[list[str], str | None, Machine | None]] = {
     "stage.order": (["stage.anneal.name=main"], None, None),
     "stage.seq-len": (["stage.anneal={ name = 'anneal', seq_len = 10000, mix = { code = 1 } }"], None, None),
     "stage.share": (["stage.anneal.mix={ web = 1, code = 1e-9 }"], None, None),
-    "tokenizer.path": (["tokenizer={ kind = 'gpt2', path = 'tokenizer.json' }"], None, None),
+    "tokenizer.path": (["tokenizer={ kind = 'train-bpe', path = 'tokenizer.json' }"], None, None),
     "tokenizer.vocabulary": (["tokenizer={ kind = 'gpt2' }", "model.vocab_size=32000"], None, None),
 }
 

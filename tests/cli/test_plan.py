@@ -88,23 +88,34 @@ def test_a_card_of_one_s_own(capsys: pytest.CaptureFixture[str], tmp_path: Path)
     assert found["run"]["cost_usd"] == pytest.approx(found["run"]["gpu_hours"])
 
 
-@pytest.mark.parametrize(
-    ("name", "gpus", "sets", "said"),
-    [
-        ("toy-124m", None, [], "the recipe names no GPUs"),
-        ("llama3-70b", None, [], "laid out for 64 GPUs"),
-        ("toy-124m", "4", [], "names no kind"),
-        ("toy-124m", "4xH900", [], "Did you mean H800"),
-        ("toy-124m", "3xA100", [], "512 samples in micro-batches of 8 on 3"),
-        ("llama3-70b", "48xH100", [], "48 ranks are no multiple"),
-        ("llama3-8b-fp8", "8xA100", [], "no peak for fp8"),
-        ("toy-124m", "4xA100", ["model.heads=11"], "768"),
-    ],
-)
+WRONG: list[tuple[str, str | None, list[str], str]] = [
+    ("toy-124m", None, [], "the recipe names no GPUs"),
+    ("llama3-70b", None, [], "laid out for 64 GPUs"),
+    ("toy-124m", "4", [], "names no kind"),
+    ("toy-124m", "4xH900", [], "Did you mean H800"),
+    ("llama3-8b-fp8", "8xA100", [], "fp8 on A100-80"),
+    ("toy-124m", "4xA100", ["model.heads=11"], "768"),
+    ("toy-124m", "4xA100", ["schedule.warmup=1000000 steps"], "warmup is 1M steps"),
+    ("toy-124m", "4xA100", ["schedule.length=50%"], "length in tokens"),
+]
+WRONG_LAYOUTS: list[tuple[str, str | None, list[str], str]] = [
+    ("toy-124m", "3xA100", [], "512 samples in micro-batches of 8 on 3"),
+    ("llama3-70b", "48xH100", [], "48 ranks are no multiple"),
+    ("llama3-70b", "64xH100", ["parallel.tensor=3"], "64 heads over tensor 3"),
+]
+
+
+@pytest.mark.parametrize(("name", "gpus", "sets", "said"), WRONG + WRONG_LAYOUTS)
 def test_wrong_usage_is_refused_with_the_numbers(name: str, gpus: str | None, sets: list[str], said: str) -> None:
     with pytest.raises(PreheatError, match=said) as refused:
         plan.recipe_(name, gpus, sets)
     assert refused.value.exit_code == 2
+
+
+@pytest.mark.parametrize(("name", "gpus", "sets", "said"), WRONG)
+def test_no_search_mends_it(name: str, gpus: str | None, sets: list[str], said: str) -> None:
+    with pytest.raises(PreheatError, match=said):
+        plan.recipe_(name, gpus, sets, do_search=True)
 
 
 def test_the_page_has_a_picture_and_reasons(capsys: pytest.CaptureFixture[str]) -> None:

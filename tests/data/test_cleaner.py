@@ -156,13 +156,23 @@ def test_text_of_an_evaluation_goes(tmp_path):
     assert clean(document(f"{ENGLISH} {QUESTION}")).exclusion.detail == f"{len(words) - 12} 13-grams"
 
 
+def test_a_question_shorter_than_the_overlap_counts_as_a_whole(tmp_path):
+    """Otherwise nothing would keep it out; of fewer than 8 words many a text has some by chance."""
+    short = "Which of these planets has the largest rings?"
+    clean = cleaner(tmp_path, tasks(tmp_path, {"question": QUESTION}, {"question": short}, {"question": "Which planet has rings?"}))
+    assert reason(clean, f"{ENGLISH} {short}") == "contamination: evaluation text"
+    assert clean(document(f"{ENGLISH} {QUESTION} {short}")).exclusion.detail == f"{len(QUESTION.split()) - 12} 13-grams, 1 8-grams"
+    assert reason(clean, f"{ENGLISH} {short.replace('largest', 'smallest')}") == ""
+    assert reason(clean, f"{ENGLISH} Which planet has rings?") == ""
+
+
 def test_the_length_of_the_overlap_is_a_choice(tmp_path):
     asked = tasks(tmp_path, {"question": QUESTION}).model_copy(update={"ngram": 8})
     assert reason(cleaner(tmp_path, asked), f"{ENGLISH} {' '.join(QUESTION.split()[:8])}") == "contamination: evaluation text"
 
 
 def test_tasks_that_cannot_be_read_are_refused(tmp_path):
-    with pytest.raises(PreheatError, match="no text of the tasks has 13 words"):
+    with pytest.raises(PreheatError, match="no text of the tasks has 8 words"):
         cleaner(tmp_path, tasks(tmp_path, {"question": "Short one?"}))
     (tmp_path / "task.jsonl").write_text(json.dumps({"question": QUESTION}) + "\n{broken")
     with pytest.raises(PreheatError, match=r"task.jsonl:2.*no JSON"):
@@ -198,6 +208,7 @@ def test_the_fingerprint_covers_what_a_verdict_depends_on(tmp_path):
         cleaner(tmp_path, asked),
         cleaner(tmp_path, tasks(tmp_path, {"question": QUESTION + " And why is that the case?"})),
         cleaner(tmp_path, tasks(tmp_path, {"question": QUESTION}).model_copy(update={"ngram": 12})),
+        cleaner(tmp_path, tasks(tmp_path, {"question": QUESTION}, {"question": "Which of these planets has the largest rings?"})),
     ]
     assert len({variant.fingerprint for variant in variants}) == len(variants)
     assert cleaner().fingerprint == cleaner().fingerprint

@@ -244,6 +244,65 @@ def test_bad_input_is_refused_and_nothing_is_left(folder, tmp_path, spec, messag
     assert not (tmp_path / "runs/out").exists()
 
 
+def test_every_source_that_is_refused_is_named_with_an_example(folder, tmp_path):
+    (folder / "table.csv").write_text("a,b\n1,2\n" * 50)
+    (folder / "again.txt").write_text(speech(5))
+    spec = data(
+        {"name": "short", "paths": ["speeches/stub.txt"]},
+        {"name": "csv", "paths": ["table.csv"], "format": "jsonl"},
+        {"name": "prose", "paths": ["table.csv"], "thresholds": {"letters.min_share": 0.9}},
+    )
+    with pytest.raises(PreheatError) as caught:
+        run(folder, tmp_path / "out", spec, workers=2)
+    said = [str(problem) for problem in caught.value.problems]
+    assert len(said) == 3
+    for problem, example in zip(
+        said, ("stub.txt: too short (11 characters)", "table.csv:1: broken JSON", "table.csv: few letters ("), strict=True
+    ):
+        assert f"for example {example}" in problem.replace("speeches/", "")
+    spec = data({"name": "copies", "paths": ["speeches/05.txt"]}, {"name": "again", "paths": ["again.txt"]})
+    with pytest.raises(PreheatError) as caught:
+        run(folder, tmp_path / "out", spec)
+    first, second = map(str, caught.value.problems)
+    assert "source copies: nothing is left" in first
+    assert "for example speeches/05.txt went for speeches: speeches/05.txt" in first
+    assert "source again: nothing is left" in second
+
+
+def test_a_file_that_changes_meanwhile_is_refused(folder, tmp_path, monkeypatch):
+    """Half of it might be of the one kind and half of the other."""
+    path = folder / "records.jsonl"
+    check = sys.modules["preheat.data.pipeline.reading"]._digest
+
+    def changing(file):
+        if file.path == str(path):
+            path.write_text(path.read_text() + "\n")
+        return check(file)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("preheat.data.pipeline.reading._digest", changing)
+        with pytest.raises(RunFailed, match=r"records\.jsonl: the file changed while the data was prepared"):
+            run(folder, tmp_path / "runs/out")
+    run(folder, tmp_path / "runs/out")
+    run(folder, tmp_path / "expected")
+    assert content(tmp_path / "runs/out") == content(tmp_path / "expected")
+
+
+def test_a_file_that_cannot_be_divided_because_it_cannot_be_read_is_excluded(folder, tmp_path, monkeypatch):
+    """When the work is planned, a large file is opened for its line ends."""
+    monkeypatch.setattr(plan, "MIN_SHARD", 1)
+    opened = sys.modules["preheat.data.formats.streams"].open_file
+
+    def denied(file):
+        if file.id == "records.jsonl":
+            raise PermissionError(13, "Permission denied")
+        return opened(file)
+
+    monkeypatch.setattr("preheat.data.formats.streams.open_file", denied)
+    with pytest.raises(PreheatError, match=r"source records: 1 of 1 .*records\.jsonl: cannot be read \(Permission denied\)"):
+        run(folder, tmp_path / "out")
+
+
 def test_a_tokenizer_that_does_not_fit_leaves_nothing(folder, tmp_path):
     with pytest.raises(PreheatError, match=r"model\.vocab_size is 100_000"):
         run(folder, tmp_path / "runs/out", vocab_size=100_000)
@@ -331,6 +390,10 @@ def test_a_change_redoes_what_depends_on_it_and_nothing_else(folder, tmp_path, m
     assert interrupted(401) == before[:8]
     assert interrupted(401, held_out="20%") == before[:7]
     assert interrupted(401, held_out="20%", dedup={"jaccard": 0.99}) == before[:6]
+    with monkeypatch.context() as patch:
+        patch.setattr("preheat.data.dedup.SIGNATURE", (0,))
+        assert interrupted(401, held_out="20%", dedup={"jaccard": 0.99}) == [name for name in before if name != "sign"]
+    interrupted(401, held_out="20%", dedup={"jaccard": 0.99})
     text = folder / "speeches/07.txt"
     text.write_text(text.read_text())  # The same bytes, but who knows: it is read again, and what follows is still there.
     assert interrupted(401, held_out="20%", dedup={"jaccard": 0.99}) == before
@@ -429,9 +492,18 @@ def test_killed_at_any_moment(folder, tmp_path):
 
 
 def test_a_worker_that_dies_is_a_failed_run(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "executable", shutil.which("false"))
-    with pytest.raises(RunFailed, match=r"the worker process that did the task read [01] died"):
-        run(folder, tmp_path / "runs/out", workers=2)
+    died = r"the worker process that did the task read [01] died"
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "executable", shutil.which("false"))
+        with pytest.raises(
+            RunFailed, match=rf"{died} with exit code 1; it read .*(records\.jsonl|42 other files, the last is .*stub\.txt)"
+        ):
+            run(folder, tmp_path / "runs/out", workers=2)
+        (tmp_path / "killed").write_text("#!/bin/sh\nread line\nkill -SEGV $$\n")
+        (tmp_path / "killed").chmod(0o700)
+        patch.setattr(sys, "executable", str(tmp_path / "killed"))
+        with pytest.raises(RunFailed, match=rf"{died} of SIGSEGV; it read"):
+            run(folder, tmp_path / "runs/out", workers=2)
     assert not (tmp_path / "runs/out").exists()
 
 

@@ -148,6 +148,58 @@ def test_damaged_archives_give_their_good_members(tmp_path):
     assert set(excluded) == {"cut.tar/b.txt", "cut.tar", "cut.zip", "flip.zip/b.txt"}
 
 
+def tar(names, text=b"text of a member"):
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for name in names:
+            entry = tarfile.TarInfo(name)
+            entry.size = len(text)
+            archive.addfile(entry, io.BytesIO(text))
+    return out.getvalue()
+
+
+def broken_header(number):
+    data = bytearray(tar("abcd"))
+    data[number * 1024] ^= 1
+    return bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "members", "fault"),
+    [
+        (broken_header(0), "bcd", "the header of a member is broken (bad checksum)"),
+        (broken_header(1), "acd", "the header of a member is broken (bad checksum)"),
+        (broken_header(3), "abc", "the header of a member is broken (bad checksum)"),
+        (tar("ab") + tar("cd"), "abcd", ""),
+        (tar("abcd")[: 2 * 1024], "ab", "it ends early"),
+        (tar("abcd")[: 2 * 1024 + 100], "ab", "it ends early"),
+        (tar("ab") + bytes(100), "ab", ""),
+        (b"no tar at all " * 100, "", "the header of a member is broken (invalid header)"),
+        (b"", "", "it ends early"),
+    ],
+)
+def test_a_tar_is_read_to_its_end(tmp_path, data, members, fault):
+    """Python's `tarfile` takes a broken header, the place where a tar was cut, and the seam of two for the end, without a word."""
+    (tmp_path / "a.tar").write_bytes(data)
+    reading = Reading()
+    assert [d.id for d in read(source("a.tar"), tmp_path, reading)] == [f"a.tar/{name}" for name in members]
+    assert [e.detail for e in reading.excluded] == [fault] * bool(fault)
+
+
+def test_a_header_of_any_length_is_not_held(tmp_path):
+    """Names and attributes of a tar are read into memory at once, and their length is whatever their header says."""
+    with tarfile.open(tmp_path / "a.tar.gz", "w:gz", format=tarfile.PAX_FORMAT, compresslevel=1) as archive:
+        entry = tarfile.TarInfo("a")
+        entry.pax_headers = {"comment": "x" * (100 << 20)}
+        archive.addfile(entry)
+    tracemalloc.start()
+    found, excluded, _ = texts(source("*"), tmp_path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (found, excluded) == ({}, {"a.tar.gz": "damaged file"})
+    assert peak < 20 << 20
+
+
 def test_a_member_that_grows_out_of_proportion(tmp_path, monkeypatch):
     monkeypatch.setattr(streams, "RATIO_FROM", 1 << 20)
     with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
@@ -411,10 +463,10 @@ def test_a_share_of_unreadable_documents_is_refused(tmp_path):
     spec = source("*.jsonl", format="jsonl")
     *_, reading = texts(spec, tmp_path)
     assert (reading.documents, reading.unreadable.total()) == (11, 2)
-    refuse_unreadable(spec, reading)
+    refuse_unreadable(spec, reading, "")
     strict = spec.model_copy(update={"max_unreadable": Quantity.parse("10%")})
     with pytest.raises(PreheatError, match=r"source s: 2 of 11 documents cannot be read.*at most 10%"):
-        refuse_unreadable(strict, reading)
+        refuse_unreadable(strict, reading, "mixed.jsonl:2: broken JSON")
 
 
 def test_scores_come_with_their_documents(tmp_path):

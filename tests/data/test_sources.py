@@ -1,13 +1,15 @@
 """Paths and formats of sources, and the nasty inputs that cost other tools documents, files or runs."""
 
+import glob
 import gzip
 import json
+import os
 import sysconfig
 from pathlib import Path
 
 import pytest
 
-from preheat.data import Reading, read
+from preheat.data import Reading, globs, read
 from preheat.data.sources import resolve
 from preheat.errors import PreheatError
 from preheat.recipe import Source
@@ -40,6 +42,54 @@ def test_globs_ids_and_order(tmp_path):
     assert list(found.items()) == [("a.txt", "a.txt"), ("b/2.txt", "b/2.txt"), ("b/c/1.txt", "b/c/1.txt")]
     absolute, _ = texts(source(f"{tmp_path}/b/*/*.txt", exclude=[f"{tmp_path}/**/skip/**"]), Path("/"))
     assert list(absolute) == ["c/1.txt"]
+
+
+def test_links_are_followed_once_and_never_in_a_circle(tmp_path):
+    """Two links from a folder to itself are 2^40 paths for `glob`."""
+    put(tmp_path / "data/real/a.txt", "a")
+    put(tmp_path / "elsewhere/b.txt", "b")
+    for name, target in (("one", "."), ("real/two", ".."), ("another", "real"), ("far", "../elsewhere"), ("real/copy.txt", "a.txt")):
+        (tmp_path / "data" / name).symlink_to(target)
+    for pattern in ("data/**/*.txt", "**/*.txt", f"{tmp_path}/data/**"):
+        found, _ = texts(source(pattern), tmp_path)
+        assert sorted(found.values()) == ["a", "b"]
+    found, _ = texts(source("data/**/*.txt"), tmp_path)
+    assert list(found) == ["data/far/b.txt", "data/real/a.txt"]
+    assert list(texts(source("data/*/*.txt", "data/real/../real/*"), tmp_path)[0]) == ["data/another/a.txt", "data/far/b.txt"]
+
+
+def test_what_matches_and_is_no_file_is_on_record(tmp_path):
+    """A link to nowhere, and a pipe, which nobody ever writes into."""
+    put(tmp_path / "a.txt", "a")
+    (tmp_path / "b.txt").symlink_to("nowhere")
+    os.mkfifo(tmp_path / "c.txt")
+    found, reading = texts(source("*.txt"), tmp_path)
+    assert found == {"a.txt": "a"}
+    assert {e.id: (e.reason, e.detail) for e in reading.excluded} == {
+        "b.txt": ("cannot be read", "No such file or directory"),
+        "c.txt": ("cannot be read", "it is no regular file"),
+    }
+
+
+def test_a_folder_that_cannot_be_listed_is_refused(tmp_path, monkeypatch):
+    put(tmp_path / "data/a.txt", "a")
+
+    def denied(place):
+        raise PermissionError(13, "Permission denied", str(place))
+
+    monkeypatch.setattr(os, "scandir", denied)
+    with pytest.raises(PreheatError, match=r"data: the folder cannot be listed: Permission denied"):
+        resolve(source("data/**/*.txt"), tmp_path)
+
+
+@pytest.mark.parametrize("pattern", ["*.txt", "**/*.txt", "b/**", "b/**/c/*.txt", "**/c/**/*.txt", "[ab]/**/?.txt", "b/c/1.txt", "**/.x/*"])
+def test_globs_are_those_of_glob(tmp_path, pattern):
+    for name in ("a.txt", "a/1.txt", "b/2.txt", "b/c/1.txt", "b/c/d/c/3.txt", "b/.hidden/4.txt", ".x/5.txt", "b/.6.txt"):
+        put(tmp_path / name, name)
+    expected = {name for name in glob.glob(pattern, root_dir=tmp_path, recursive=True) if (tmp_path / name).is_file()}  # noqa: PTH207
+    assert {name for name in globs.names(str(tmp_path), pattern) if (tmp_path / name).is_file()} == expected
+    wanted = globs.expression(pattern)
+    assert {name for name in expected if wanted.fullmatch(name)} == expected
 
 
 def test_ids_do_not_name_the_machine(tmp_path):

@@ -233,8 +233,8 @@ def test_other_models(apart: Apart, name: str, changes: dict[str, Any], sizes: d
         (4, "mixtral", {"expert_tensor": 2, "sharding": "full"}),
         (8, "mixtral", {"sharding": "full", "expert": 4}),
         (2, "dense", {"tensor": 2}),
-        (4, "gpt2", {"tensor": 2, "sequence": True, "sharding": "full"}),
-        (4, "deepseek", {"tensor": 2, "expert_tensor": 2, "sharding": "optimizer"}),
+        (4, "gpt2", {**SP, "sharding": "full"}),
+        (4, "deepseek", {**SP, "expert_tensor": 2, "sharding": "optimizer"}),
     ],
 )
 def test_muon_over_ranks(apart: Apart, count: int, name: str, sizes: dict[str, Any]) -> None:

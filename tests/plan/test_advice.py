@@ -82,9 +82,9 @@ def test_a_faster_network_helps_only_where_there_is_one() -> None:
 
 
 def test_moments_on_the_host_cost_the_way_there_and_back() -> None:
-    """8 bytes a parameter each way at 25 GB/s: 8.03B whole parameters on each GPU take 2 x 8.03e9 x 8 / 25e9 = 5.1 s."""
+    """8 bytes a parameter each way at 20 GB/s: 8.03B whole parameters on each GPU take 2 x 8.03e9 x 8 / 20e9 = 6.4 s."""
     sets = ("parallel.sharding=none", "parallel.recompute.kind=full", "optimizer.state_precision=fp32", "parallel.context=1")
     own, found = advised("llama3-8b", "8xH100", *sets, by="preheat")
     [trial] = [trial for trial in found.memory if "host" in trial.what]
-    assert trial.seconds - own.main.step.seconds == pytest.approx(5.14, rel=0.01)
+    assert trial.seconds - own.main.step.seconds == pytest.approx(6.42, rel=0.01)
     assert own.fullest.total - trial.memory == pytest.approx(8 * 8.03e9, rel=0.01)

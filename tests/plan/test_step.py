@@ -78,7 +78,7 @@ def test_a_machine_twice_as_fast_in_all_it_does_takes_half_the_time() -> None:
     )
     constants = shipped()
     still = replace(constants.common, latency=0.0, network_latency=0.0)
-    at_once = {name: replace(program, launch=0.0, launch_expert=0.0, step=0.0) for name, program in constants.software.items()}
+    at_once = {name: replace(program, launch=0.0, step=0.0, step_tensor=0.0) for name, program in constants.software.items()}
     free = replace(constants, common=still, software=at_once)
     parallel = Parallel(tensor=4, pipeline=2, sharding="optimizer")
     slow, fast = (step_model(gpu=gpu.name, constants=free), StepModel(LLAMA, 4096, twice, "bf16", constants=free))
@@ -143,6 +143,28 @@ def test_experts_are_dropped_without_waiting_for_their_counts() -> None:
     capped = sparse.model_copy(update={"experts": sparse.experts.model_copy(update={"capacity_factor": 1.0})})
     waiting, ahead = (step_model(model, "B200", seq_len=512).step(Parallel(expert=8), 1, 8, 8).parts["host"] for model in (sparse, capped))
     assert ahead < waiting
+
+
+def test_each_expert_on_a_rank_costs_the_host_time() -> None:
+    """The same tokens over fewer and larger experts on a rank: fewer launches, fewer weights to update; products of full waves."""
+    few, many = (step_model(MODELS["deepseek-v3"], "B200").step(Parallel(expert=ways), 1, 64, 64).parts for ways in (64, 8))
+    assert few["host"] < many["host"]
+    assert few["outside"] < many["outside"]
+    assert few["experts"] < many["experts"]
+
+
+def test_an_offloaded_optimizer_crosses_to_the_gpu_and_back() -> None:
+    """8.03e9 parameters on one GPU: moments and master weights are 12 bytes each, 96 GB there and 96 GB back."""
+    here, away = (step_model().step(Parallel(offload_optimizer=off), 1, 8, 1).parts["optimizer"] for off in (False, True))
+    assert away - here == pytest.approx(2 * 12 * 8.03e9 / 20e9, rel=0.001)
+
+
+def test_weights_on_a_rank_by_hand() -> None:
+    """Mixtral 8x7B over 8 expert ranks: 32 layers of 6 weights and one expert's two."""
+    constants = shipped()
+    program = constants.program("megatron")
+    outside = step_model(MODELS["mixtral-8x7b"]).step(Parallel(expert=8), 1, 8, 8).parts["outside"]
+    assert outside == pytest.approx(program.step + 32 * (6 + 2) * program.step_tensor)
 
 
 def test_a_generation_or_format_without_figures_is_refused() -> None:

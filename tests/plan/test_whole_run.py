@@ -113,8 +113,10 @@ def test_chinchilla_s_own_loss() -> None:
     assert not expected_loss(124_439_808, 10_000_000_000).extrapolated
 
 
-def test_no_loss_is_promised_of_experts() -> None:
+def test_no_loss_is_promised_of_experts_and_of_runs_below_the_fits() -> None:
     assert whole_run(*planned("mixtral-8x7b", "64xH100")).loss is None
+    assert whole_run(*planned("tiny", "1xA100")).loss is None
+    assert whole_run(*planned("toy-124m", "4xA100")).loss is not None
 
 
 def test_a_gpu_without_a_price_has_no_cost() -> None:

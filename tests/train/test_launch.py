@@ -118,6 +118,19 @@ def test_a_worker_that_is_killed(mini: tuple[Path, Path], stopped: tuple[Path, P
     assert err.index("rank 1 was killed") < err.find("Traceback") or "Traceback" not in err
 
 
+@pytest.mark.parametrize(("does", "code"), [("os._exit(75)", 75), ("kill(SIGUSR1)", 75), ("kill(SIGTERM)", 75), ("kill(SIGKILL)", 1)])
+def test_none_waits_for_one_that_ended_before_it_came(does: str, code: int) -> None:
+    """All others are at the start, where they would wait for it for minutes: they end with it, and not after the time of grace."""
+    worker = "import os, time; from signal import *; kill = lambda n: os.kill(os.getpid(), n); "
+    worker += f"{does} if os.environ['RANK'] == '1' else time.sleep(60)"
+    launcher = f"import sys; from preheat.launch import start_workers; sys.exit(start_workers([sys.executable, '-c', {worker!r}], 3))"
+    begin = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", launcher], capture_output=True, text=True, timeout=50, check=False)
+    assert done.returncode == code
+    assert time.monotonic() - begin < 20
+    assert ("rank 1 was killed" in done.stderr) == (code == 1)
+
+
 def test_an_exception_in_one_worker(mini: tuple[Path, Path], stopped: tuple[Path, Path], tmp_path: Path) -> None:
     """Its own error is shown, and not that of the other one, whose partner is gone."""
     (tmp_path / "sitecustomize.py").write_text(

@@ -9,6 +9,8 @@ from preheat.check.registry import Finding, rule
 from preheat.check.subject import Subject
 
 GPT2_IDS = 50_257
+CLEANING = ("policy", "thresholds", "language", "min_language_score", "mask_personal_data", "quality", "max_unreadable")
+"""What a source says of its text."""
 
 
 @rule("stage.order")
@@ -113,6 +115,9 @@ def idle(subject: Subject) -> Iterator[Finding]:
         key = f"data.source.{index}.text_field"
         if source.format not in ("jsonl", "parquet") and subject.given(key):
             yield Finding(key, f'text_field has no effect with format = "{source.format}"', "", "Remove it")
+        for name in CLEANING if source.format == "tokens" else ():
+            if subject.given(f"data.source.{index}.{name}"):
+                yield Finding(f"data.source.{index}.{name}", f"{name} has no effect on token ids", "", "Remove it")
     if not data.dedup.near and subject.given("data.dedup.jaccard"):
         yield Finding("data.dedup.jaccard", "jaccard has no effect with near = false", "", "Remove it")
     if data.held_out.amount == 1:
@@ -147,19 +152,19 @@ def licences(subject: Subject) -> Iterator[Finding]:
 
 @rule("tokenizer.path")
 def tokenizer_path(subject: Subject) -> Iterator[Finding]:
-    """A tokenizer of kind `file` has the path of a tokenizer.json, and no other kind has a path.
+    """A tokenizer of kind `file` has the path of a tokenizer.json, of tiktoken's ranks or of a SentencePiece model; `train-bpe` has none.
 
     Only data is read: never a folder or a file that could bring code along.
-    Example: kind = "file" alone; kind = "gpt2" with a path; path = "tokenizer.py".
+    Example: kind = "file" alone; kind = "train-bpe" with a path; path = "tokenizer.py".
     Source: case L06 (huggingface/optimum pull 2005).
     """
     kind, path = subject.recipe.tokenizer.kind, subject.recipe.tokenizer.path
     if kind == "file" and path is None:
-        yield Finding("tokenizer.path", 'kind = "file" without a path', "", "Give the tokenizer.json")
-    elif kind == "file" and path is not None and (not path.endswith(".json") or "://" in path):
+        yield Finding("tokenizer.path", 'kind = "file" without a path', "", "Give the tokenizer's file")
+    elif kind == "file" and path is not None and (not path.endswith((".json", ".tiktoken", ".model")) or "://" in path):
         got = f"path {path!r}"
-        yield Finding("tokenizer.path", got, "the path of a tokenizer.json", "Only a JSON file of this machine is read, never code")
-    if kind != "file" and path is not None:
+        yield Finding("tokenizer.path", got, "a .json, .tiktoken or .model file", "Only a file of data of this machine is read, never code")
+    if kind == "train-bpe" and path is not None:
         yield Finding("tokenizer.path", f'path has no effect with kind = "{kind}"', "", "Remove it")
 
 

@@ -79,6 +79,19 @@ def prepare(
         print_json(asdict(manifest))
 
 
+@app.command("import")
+def import_(recipe: RecipeName, data: DataPath = None, sets: Sets = None, as_json: AsJson = False) -> None:
+    """Take ready token ids, sources of format "tokens": Megatron's .bin and .idx, llm.c, nanoGPT, tables with a column input_ids."""
+    from preheat.data import take
+
+    loaded = load(recipe, tuple(sets or ()))
+    progress = (lambda line: print(line, flush=True)) if not as_json else (lambda line: None)
+    asked = (loaded.recipe.data, loaded.recipe.tokenizer, loaded.recipe.model.vocab_size)
+    manifest = take(*asked, folder=loaded.folder, out=data_folder(data, loaded.recipe.name), progress=progress)
+    if as_json:
+        print_json(asdict(manifest))
+
+
 @app.command()
 def inspect(
     folder: Folder, source: SourceName = None, documents: Documents = 1, split: SplitName = "train", as_json: AsJson = False

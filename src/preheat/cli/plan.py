@@ -82,10 +82,10 @@ def recipe_(
     loaded = load(recipe, tuple(sets or ()))
     refuse_absurd(loaded)
     cluster = _cluster(gpus, hardware, loaded)
-    planner = room.Planner(loaded.recipe, cluster, room.program(program))
     refused = room.refusals(loaded, cluster)
     if refused and not (do_search and room.other_layouts_would_do(loaded, cluster)):
         raise PreheatError(*refused)
+    planner = room.Planner(loaded.recipe, cluster, room.program(program))
     sizes, limits = _sizes(data), room.Limits(max_days, budget)
 
     def whole(layout: LayoutPlan) -> RunPlan:

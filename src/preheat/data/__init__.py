@@ -1,5 +1,6 @@
 """Data: from sources of text to token ids on disk that training and evaluation read."""
 
+from preheat.data.imported import take
 from preheat.data.indexed import IndexedDataset
 from preheat.data.inspect import Shown, documents, held_out_tokens, sample
 from preheat.data.manifest import Manifest, PreparedSource, Split
@@ -30,5 +31,6 @@ __all__ = [
     "s_curve",
     "sample",
     "statistics",
+    "take",
     "verify",
 ]

@@ -35,7 +35,8 @@ def names(root: str, pattern: str) -> Iterator[str]:
 
 def _folders(top: Path) -> Iterator[Path]:
     """A folder and all below it, each once: by its own name rather than by that of a link to it."""
-    waiting, links, seen = [top], [], set()
+    waiting, seen = [top], set()
+    links: list[Path] = []
     while waiting or links:
         folder = waiting.pop() if waiting else links.pop(0)
         real = os.path.realpath(folder)

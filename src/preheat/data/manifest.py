@@ -36,6 +36,9 @@ class TokenizerUsed:
     eod: int
     fingerprint: str
     bos: int | None = None
+    eod_name: str = ""
+    """How the tokenizer writes `eod`."""
+    bos_name: str | None = None
 
 
 @dataclass(frozen=True)

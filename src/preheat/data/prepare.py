@@ -15,9 +15,8 @@ from pathlib import Path
 
 from preheat import recipe
 from preheat.data import indexed
-from preheat.data import tokenizer as tokenizers
 from preheat.data.clean import STEP_NAMES
-from preheat.data.manifest import FILE_NAME, SCHEMA, FileEntry, Funnel, Inputs, Manifest, PreparedSource, Split, TokenizerUsed
+from preheat.data.manifest import FILE_NAME, SCHEMA, FileEntry, Funnel, Inputs, Manifest, PreparedSource, Split
 from preheat.data.pipeline import Backend, Context, Plan, divided, local_backend, perform_all, shard_size
 from preheat.data.pipeline.assigning import TOKENIZER, tokenizer_content
 from preheat.data.pipeline.plan import RULES_VERSION
@@ -194,7 +193,7 @@ def _finish(context: Context, files: Sequence[Sequence[File]], progress: Progres
             listing(plan.data, plan.tokenizer, Path(plan.folder), files),
             hashlib.sha256("\n".join(digests).encode()).hexdigest(),
         ),
-        tokenizer=TokenizerUsed(plan.tokenizer.kind, tokenizers.FILE_NAME, built.vocab_size, built.eod, built.fingerprint, built.bos),
+        tokenizer=built.used(plan.tokenizer.kind),
         dtype=str(indexed.dtype_for(built.vocab_size)),
         sources=prepared,
         files={name: found[name] for name in sorted(found)},

@@ -82,8 +82,9 @@ def _identity(file: File, real_folder: Callable[[str], str]) -> str:
     return os.path.realpath(path) if path.is_symlink() else f"{real_folder(str(path.parent))}/{path.name}"
 
 
-def refuse_unreadable(source: recipe.Source, reading: Reading) -> None:
-    """Refuse a source of which more than its `max_unreadable` cannot be read. Files that are no documents of the format count, too.
+def refuse_unreadable(source: recipe.Source, reading: Reading, example: str) -> None:
+    """Refuse a source of which more than its `max_unreadable` cannot be read. Files that are no documents of the format count, too;
+    `example` is one of those.
 
     Raises:
         PreheatError: that is so.
@@ -94,7 +95,7 @@ def refuse_unreadable(source: recipe.Source, reading: Reading) -> None:
     reason, count = reading.unreadable.most_common(1)[0]
     got = f"source {source.name}: {unreadable:,} of {reading.documents:,} documents cannot be read ({count:,}: {reason})"
     fix = "Correct `format`, `text_field` or the files, or raise `max_unreadable`"
-    refuse("data.unreadable", got, f"at most {source.max_unreadable}", fix, key="data.source")
+    refuse("data.unreadable", got, f"at most {source.max_unreadable}; for example {example}", fix, key="data.source")
 
 
 def _is_relative(text: str) -> bool:

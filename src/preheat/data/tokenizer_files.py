@@ -1,4 +1,4 @@
-"""Other files of tokenizers as the content of a `tokenizer.json`: tiktoken's ranks, SentencePiece's models. Both are data; nothing is run."""
+"""Other files of tokenizers as the content of a `tokenizer.json`: tiktoken's ranks, SentencePiece's models. Nothing in them is run."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 from preheat.data.encoders import LLAMA3_PATTERN, all_merges, byte_names
 from preheat.errors import refuse
 
+LLAMA3_RANKS = 128_000
 LLAMA3_SPECIAL = (
     "<|begin_of_text|>",
     "<|end_of_text|>",
@@ -55,7 +56,9 @@ def _is_ranks(raw: bytes) -> bool:
 
 
 def _from_ranks(raw: bytes, path: Path) -> dict[str, Any]:
-    """Lines of a token in base64 and its rank, which is its id. With Llama 3's way to split text and its special tokens behind."""
+    """Lines of a token in base64 and its rank, which is its id. The file does not say how text is split and which special tokens
+    follow: those of Llama 3 are known here.
+    """
     names = {byte: name for name, byte in byte_names().items()}
     vocab: dict[str, int] = {}
     for number, line in enumerate(raw.splitlines(), start=1):
@@ -67,6 +70,9 @@ def _from_ranks(raw: bytes, path: Path) -> dict[str, Any]:
     if sorted(vocab.values()) != list(range(len(vocab))) or not set(byte_names()) <= vocab.keys():
         got = f"{len(vocab):_} tokens with ranks up to {max(vocab.values(), default=-1):_}"
         refuse("tokenizer.file", got, "every rank from 0 on once, and every byte", "Fetch it again", file=path)
+    if len(vocab) != LLAMA3_RANKS:
+        got, want = f"{len(vocab):_} tokens", f"Llama 3 has {LLAMA3_RANKS:_}, and a file of ranks does not say how others split text"
+        refuse("tokenizer.file", got, want, "Name its tokenizer.json instead", file=path)
     splits = {"type": "Split", "pattern": {"Regex": LLAMA3_PATTERN}, "behavior": "Isolated", "invert": False}
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     added = [{"id": len(vocab) + n, "content": name, "special": True} | _FLAGS for n, name in enumerate(LLAMA3_SPECIAL)]
@@ -99,7 +105,11 @@ def _from_sentencepiece(raw: bytes, path: Path) -> dict[str, Any]:
     lossy = [
         (kind != 2, f"the model is a {_KINDS.get(kind, kind)} model", "only BPE models are read"),
         (len(bytes_) != 256, f"{len(bytes_)} pieces stand for single bytes", "256 do, so that every text can be written (byte_fallback)"),
-        (name != "identity" or bool(normalizer.get(2)), f"the text is normalized by {name or 'rules of its own'}", "identity: the text stays as it is"),
+        (
+            name != "identity" or bool(normalizer.get(2)),
+            f"the text is normalized by {name or 'rules of its own'}",
+            "identity: the text stays as it is",
+        ),
         (bool(normalizer.get(4, 1)), "white space is removed", "remove_extra_whitespaces = false"),
         (any(of not in (_NORMAL, 2, _CONTROL, _UNUSED, _BYTE) for *_, of in pieces), "there are user-defined pieces", "none"),
     ]
@@ -112,7 +122,9 @@ def _from_sentencepiece(raw: bytes, path: Path) -> dict[str, Any]:
     prefix = [{"type": "Prepend", "prepend": SPACE}] if normalizer.get(3, 1) else []
     return {
         "version": "1.0",
-        "added_tokens": [{"id": n, "content": piece, "special": True} | _FLAGS for n, (piece, _, of) in enumerate(pieces) if of in (2, _CONTROL)],
+        "added_tokens": [
+            {"id": n, "content": piece, "special": True} | _FLAGS for n, (piece, _, of) in enumerate(pieces) if of in (2, _CONTROL)
+        ],
         "normalizer": {"type": "Sequence", "normalizers": [*prefix, spaces]},
         "pre_tokenizer": None,
         "post_processor": None,

@@ -48,6 +48,10 @@ def _side(folder: Path, manifest: Manifest, source: PreparedSource, side: Split)
         (ends, len(dataset), f"tokens that end a document ({manifest.tokenizer.eod})", "the number of documents is"),
         (int((last == manifest.tokenizer.eod).sum()), len(dataset), "documents that end with that token", "the number of documents is"),
     ]
+    bos = manifest.tokenizer.bos
+    if bos is not None and len(dataset):
+        begun = int((dataset.tokens[starts[:-1]] == bos).sum())
+        checks.append((begun, len(dataset), f"documents that begin with the token {bos}", "the number of documents is"))
     fix = "Prepare again, into a new folder"
     out = [Problem("data.count", f"{got:_} {what}", f"{said} {want:_}", fix, where) for got, want, what, said in checks if got != want]
     if highest >= manifest.tokenizer.vocab_size:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from types import FrameType
 
 from preheat.errors import refuse
-from preheat.launch.workers import REQUEUE
+from preheat.launch.workers import REQUEUE, STOPPING
 
 _UNITS_S = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 _LIMIT = re.compile(r"(?:(?P<d>\d+)d)?(?:(?P<h>\d+)h)?(?:(?P<m>\d+)m)?(?:(?P<s>\d+)s)?")
@@ -38,7 +38,7 @@ class Stop:
         self.reason: str | None = None
         self.nothing_to_lose = True
         self.deadline, self._spare_s = _deadline(parse_limit(limit) if limit is not None else None, os.environ)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        for number in STOPPING:
             signal.signal(number, self._receive)
 
     def wanted(self, needed_s: float) -> bool:

@@ -17,6 +17,8 @@ GRACE_S = 30.0
 """How long processes may go on after one of them failed, before they are killed: those that wait for it cannot end by themselves."""
 REQUEUE = 75
 """The exit code of a run that was asked to stop or whose time was up: EX_TEMPFAIL of BSD's sysexits.h. The same command goes on with it."""
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+"""Signals that ask a run to stop."""
 LAUNCHER = "PREHEAT_LAUNCHER"
 """The environment variable by which a worker knows the process that started it."""
 
@@ -42,7 +44,7 @@ def start_workers(command: Sequence[str], processes: int) -> int:
                 workers.append(subprocess.Popen(command, env=own, start_new_session=True, **quiet))  # type: ignore[call-overload]
                 for number in tuple(asked):  # while not all were there
                     workers[-1].send_signal(number)
-        return _wait(workers, errors, asked)
+        return _wait(workers, errors)
 
 
 def shared_environment(processes: int) -> dict[str, str]:
@@ -55,28 +57,34 @@ def shared_environment(processes: int) -> dict[str, str]:
     }
 
 
-def _wait(workers: Sequence[subprocess.Popen[bytes]], errors: Sequence[Path], asked: set[int]) -> int:
-    """Until all ended: 0, or the exit code of the rank that failed first; `REQUEUE` where a signal of `asked` was all that ended it."""
-    first, since = None, 0.0
+def _wait(workers: Sequence[subprocess.Popen[bytes]], errors: Sequence[Path]) -> int:
+    """Until all ended: 0, or the exit code of the rank that failed first; `REQUEUE` where that was asked to stop."""
+    first, since, code = None, 0.0, 0
     while True:
         codes = [worker.poll() for worker in workers]
         if first is None:
             first = next((rank for rank, code in enumerate(codes) if code), None)
             if first is not None:
-                since = time.monotonic()
-                if -workers[first].returncode in asked:  # it came before the worker could listen
-                    continue
-                sys.stderr.write(_last_words(first, workers[first].returncode, errors[first]))
-                sys.stderr.flush()
+                since, code = time.monotonic(), workers[first].returncode
+                if code == REQUEUE or code < 0:  # others may wait for it to start
+                    for worker in workers:
+                        worker.send_signal(signal.SIGTERM)
+                if not _was_asked(code):
+                    sys.stderr.write(_last_words(first, code, errors[first]))
+                    sys.stderr.flush()
         elif time.monotonic() - since > GRACE_S:
             for worker in workers:
                 worker.kill()
         if None not in codes:
             if first is None:
                 return 0
-            code = workers[first].returncode
-            return REQUEUE if -code in asked else max(1, code)
+            return REQUEUE if _was_asked(code) else max(1, code)
         time.sleep(0.05)
+
+
+def _was_asked(code: int) -> bool:
+    """Whether a worker ended because it was asked to, if only because a signal came before it could listen."""
+    return code == REQUEUE or -code in STOPPING
 
 
 def _last_words(rank: int, code: int, errors: Path) -> str:
@@ -96,7 +104,7 @@ def _pass_on_signals(workers: Sequence[subprocess.Popen[bytes]]) -> set[int]:
         for worker in workers:
             worker.send_signal(number)
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+    for number in STOPPING:
         signal.signal(number, pass_on)
     return asked
 

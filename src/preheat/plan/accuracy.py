@@ -55,6 +55,8 @@ class Calibration:
     rows_used: int
     rows_skipped: Counter[str]
     """Reason -> rows; a row whose memory alone is used is under `rows_used` too."""
+    rows_assumed: Counter[str]
+    """What stands for something that a used row does not say -> rows."""
     throughput: tuple[Error, ...]
     memory: tuple[Error, ...]
     left_out: bool
@@ -77,17 +79,22 @@ def calibrate(
     """
     timed = [run for run in runs.used if run.tokens_per_s_per_gpu is not None]
     skipped = runs.skipped + Counter(run.no_throughput for run in runs.used if run.tokens_per_s_per_gpu is None)
+    assumed = Counter(one for run in timed for one in run.assumed)
+    taught = [run for run in timed if not run.guessed]
+    fitted: dict[frozenset[str], Constants] = {}
     throughput: list[Error] = []
     if not leave_one_out:
         throughput = predict(timed, shipped())
     else:
         for source in dict.fromkeys(run.source for run in timed):
             progress(source)
-            others = fit([run for run in timed if run.source != source], tables())
-            throughput += predict([run for run in timed if run.source == source], read(others))
+            others = frozenset(run.source for run in taught if run.source != source)
+            if others not in fitted:
+                fitted[others] = read(fit([run for run in taught if run.source in others], tables()))
+            throughput += predict([run for run in timed if run.source == source], fitted[others])
     weighed = [(run, memory(run)) for run in runs.used if run.memory] if memory is not None else []
     held = tuple(Error(run, bytes_held, run.memory) for run, bytes_held in weighed if bytes_held is not None and run.memory is not None)
-    return Calibration(len(runs.used), skipped, tuple(throughput), held, leave_one_out)
+    return Calibration(len(runs.used), skipped, assumed, tuple(throughput), held, leave_one_out)
 
 
 def predict(runs: Sequence[Run], constants: Constants) -> list[Error]:
@@ -118,6 +125,7 @@ def calibration_json(calibration: Calibration, worst: int = 10) -> dict[str, Any
     return {
         "rows_used": calibration.rows_used,
         "rows_skipped": dict(calibration.rows_skipped.most_common()),
+        "rows_assumed": dict(calibration.rows_assumed.most_common()),
         "left_out": calibration.left_out,
         "overall": _both(calibration, lambda run: True),
         "by_group": {name: _both(calibration, chosen) for name, chosen in groups.items()},

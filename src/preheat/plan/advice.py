@@ -16,8 +16,6 @@ EXCHANGES = ("tensor", "context", "exchange", "transfer", "data")
 MUCH_EXCHANGE = 0.3
 """Share of a step above which exchange is what to look at first."""
 _LEAST_GAIN = 0.005
-HOST_LINK = 25e9
-"""Bytes/s between a GPU and the host's memory, as PCIe 4.0 x16 gives of its 32 GB/s."""
 
 
 @dataclass(frozen=True)
@@ -56,20 +54,20 @@ class _Adviser:
     loaded: Loaded
     own: LayoutPlan
 
-    def trial(self, what: str, way: Way, planner: Planner | None = None, extra: float = 0.0) -> Iterator[Advice]:
+    def trial(self, what: str, way: Way, planner: Planner | None = None) -> Iterator[Advice]:
         """A change planned anew; nothing where rules forbid it.
 
         Args:
             planner: of another program or cluster.
-            extra: seconds of a step that the planner does not count.
         """
         settings = tuple(changes(self.planner.recipe, way))
         by = planner or self.planner
         if settings and refusal(by, changed(self.loaded, way, settings), memory=False) is not None:
             return
-        yield self.advice(what, settings, by.plan(way), extra)
+        yield self.advice(what, settings, by.plan(way))
 
     def advice(self, what: str, settings: tuple[str, ...], plan: LayoutPlan, extra: float = 0.0) -> Advice:
+        """A plan beside the recipe's own; `extra` is seconds of a step that it does not count."""
         main = plan.main
         seconds = main.step.seconds + extra
         whole = plan.seconds + extra * sum(phase.segment.steps for phase in plan.phases)
@@ -172,9 +170,7 @@ class _Adviser:
         way = self.own.way
         if way.parallel.offload_optimizer:
             return
-        off = _with(way, offload_optimizer=True)
-        moved = self.own.fullest.optimizer - self.planner.memory(off, self.own.fullest_phase.segment).optimizer
-        yield from self.trial("the optimizer's state on the host", off, extra=2 * max(0, moved) / HOST_LINK)
+        yield from self.trial("the optimizer's state on the host", _with(way, offload_optimizer=True))
 
 
 def advise(planner: Planner, loaded: Loaded, own: LayoutPlan) -> Advised:

@@ -56,6 +56,8 @@ class Software:
     """Share of a step's gradient and weight exchange that may run beside computation."""
     gradient_bytes: int
     """Bytes of a gradient in the exchange."""
+    offloaded_bytes: int
+    """Bytes of a parameter's optimizer state that lie with the host when the optimizer is offloaded, and come and go once a step."""
     expert: float
     """Time of routing, permuting and grouping tokens for experts, as a multiple of moving them through memory the fewest times."""
     experts_at_once: int

@@ -54,12 +54,12 @@ _DENSE = {
 }
 _OLDER_FLASH = Belief(0.5, 0.1)
 """FlashAttention-2 reaches 35 % of an H100's peak and FlashAttention-3 75 % (arXiv 2407.08608, abstract)."""
-_EXPERTS = {"expert": Belief(3.0, 0.5), "exchange_overlap": Belief(0.3, 0.3, share=True), "launch_expert": Belief(3e-3, 0.5)}
+_EXPERTS = {"expert": Belief(3.0, 0.5), "exchange_overlap": Belief(0.3, 0.3, share=True), "launch_expert": Belief(3e-3, 0.7)}
 _SOFTWARE = {
     "megatron-2021": {"matrix": Belief(0.8, 0.15), "elementwise": Belief(2.0, 0.3), "step": Belief(0.03, 0.4)},
     "megatron": {name: belief for name, belief in (_DENSE | _EXPERTS).items() if name != "matrix"}
-    | {"launch_each": Belief(1e-4, 0.5), "step_tensor": Belief(1e-4, 0.5)},
-    "megatron-2026": _EXPERTS | {"launch_expert": Belief(2e-3, 0.7)},
+    | {"launch_each": Belief(1e-4, 0.5), "step_tensor": Belief(2e-4, 0.5)},
+    "megatron-2026": _EXPERTS | {"launch_expert": Belief(1e-3, 0.7)},
     "pytorch": {name: belief for name, belief in _DENSE.items() if name != "tensor_overlap"} | {"attention_rate": _OLDER_FLASH},
 }
 _COMMON = {
@@ -145,7 +145,7 @@ def _improve(
 
 
 def _jobs(runs: Iterable[Run], constants: Constants) -> list[_Job]:
-    usable = [run for run in runs if run.tokens_per_s_per_gpu is not None]
+    usable = [run for run in runs if run.tokens_per_s_per_gpu is not None and not run.guessed]
     rows: dict[str, int] = defaultdict(int)
     for run in usable:
         rows[run.source] += 1
@@ -169,7 +169,7 @@ def _touches(path: tuple[str, ...], model: StepModel) -> bool:
         return path[1] == model.gpu.generation and formats.get(path[2], model.precision) == model.precision
     if path[0] == "software":
         sparse = path[2] in _EXPERTS or path[2] == "launch_each"
-        heirs = (path[1], "megatron-2026") if path[1] == "megatron" and not sparse else (path[1],)
+        heirs = (path[1], "megatron-2026") if path[1] == "megatron" and path[2] not in _EXPERTS else (path[1],)
         return model.software in heirs and (not sparse or model.model.experts is not None)
     return True
 

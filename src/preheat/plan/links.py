@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from preheat.hardware import Gpu
 from preheat.plan.constants import Common
 
+TO_HOST = 20e9
+"""Bytes/s between a GPU and its host: an assumption, two thirds of what PCIe 4.0 x16 is sold for."""
+
 
 @dataclass(frozen=True)
 class Links:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from preheat.arithmetic.memory import Memory
-from preheat.plan.planner import LayoutPlan
+from preheat.plan.planner import GIB, LayoutPlan
 from preheat.plan.step import StepTime
 
-GIB = 2**30
 _WIDTH = 60
 _MOST_RANKS = 16
 _LETTERS = {

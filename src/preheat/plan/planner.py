@@ -12,6 +12,8 @@ from preheat.plan.programs import PlannedProgram
 from preheat.plan.step import StepModel, StepTime
 from preheat.recipe import Parallel, Precision, Recipe
 
+GIB = 2**30
+
 
 @dataclass(frozen=True)
 class Way:

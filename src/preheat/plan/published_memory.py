@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from preheat.arithmetic import balanced_split
 from preheat.arithmetic.memory import Memory, MemoryModel, Step
-from preheat.arithmetic.programs import EAGER, MEGATRON, MEGATRON_DEEPSPEED, Program
+from preheat.arithmetic.programs import EAGER, MEGATRON, Program
+from preheat.plan.assumed import precision_of, program_of, split_evenly
 from preheat.plan.rows import Run
 from preheat.recipe import Model, Optimizer, Parallel, Precision
 
@@ -60,14 +60,13 @@ def case_of(run: Run) -> Case | None:
         return None
     if run.software == "megatron-2021":
         model = model.model_copy(update={"dropout": _DROPOUT})
-    parallel = _split_evenly(model, run.parallel)
+    parallel = split_evenly(model, run.parallel)
     if functional and model.experts is not None and "expert-tensor-parallel-size" not in said and run.parallel.expert_tensor == 1:
         parallel = parallel.model_copy(update={"expert_tensor": parallel.tensor})  # Megatron-LM's default
     replicas = max(1, run.ranks // (parallel.tensor * parallel.pipeline * parallel.context))
     step = Step(run.micro_batch, run.seq_len, max(1, run.global_batch // (run.micro_batch * replicas)))
-    compute = "fp8" if run.precision in ("fp8", "mxfp8", "fp4") else run.precision
     optimizer = Optimizer(name="muon" if said.get("optimizer") == "muon" else "adamw")
-    return Case(model, parallel, Precision.model_validate({"compute": compute}), optimizer, _program(run, said), step, run.ranks)
+    return Case(model, parallel, precision_of(run.precision), optimizer, _program(run, said), step, run.ranks)
 
 
 def _allocated(run: Run) -> bool:
@@ -77,11 +76,9 @@ def _allocated(run: Run) -> bool:
 
 
 def _program(run: Run, said: dict[str, str]) -> Program:
-    if run.software == "megatron-2021":
-        return MEGATRON_DEEPSPEED
-    if run.software == "pytorch":
-        return EAGER
-    program = MEGATRON
+    program = program_of(run.software)
+    if program.name != MEGATRON.name:
+        return program
     if "bridge" in run.source.lower():
         program = replace(program, gradient=2)  # its recipes for speed add gradients up in bf16
     if "cross_entropy_loss_fusion" in run.name:
@@ -105,11 +102,3 @@ def _model(run: Run, said: dict[str, str]) -> Model | None:
     if model.experts is not None and (width := re.fullmatch(r"\d+", said.get("moe-ffn-hidden-size", ""))):
         values["experts"] = model.experts.model_copy(update={"ffn_hidden": int(width[0])})
     return model.model_copy(update=values)
-
-
-def _split_evenly(model: Model, parallel: Parallel) -> Parallel:
-    """Layers that do not divide are given out as evenly as may be."""
-    pieces = parallel.pipeline * parallel.virtual_pipeline
-    if model.layers % pieces == 0:
-        return parallel
-    return parallel.model_copy(update={"pipeline_layers": balanced_split(model.layers, pieces)})

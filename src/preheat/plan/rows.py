@@ -15,7 +15,11 @@ from preheat.arithmetic import dense_layers, flops_per_token, head_dim, paramete
 from preheat.arithmetic.parameters import value_dim
 from preheat.errors import PreheatError, refuse
 from preheat.hardware import Gpu, find
+from preheat.plan.assumed import fastest
+from preheat.plan.constants import shipped
+from preheat.plan.kernels import Device
 from preheat.plan.published import UnknownModel, architecture
+from preheat.plan.step import StepModel
 from preheat.recipe import Model, Parallel, Recompute
 
 _NEEDED = ("source", "model", "hardware", "num_gpus", "seq_len", "TP", "PP", "tokens_s_gpu", "tflops_gpu", "step_time_s")
@@ -23,6 +27,13 @@ _COLUMNS = {"layers": "layers", "hidden": "hidden", "heads": "heads", "kv_heads"
 _COLUMNS |= {"experts": "experts", "topk": "topk"}
 _FULL = 8192
 """Tokens on a GPU from which a micro-batch of one sample keeps it busy, so that a row need not name its own."""
+_SEQUENCE_UNIT = 128
+"""What a sequence length that follows from rounded figures is a multiple of, and how far off they may be."""
+_EXACT = 0.005
+_ONE_SAMPLE = "a micro-batch of one sample, of 8,192 tokens and more on a GPU"
+_FASTEST = "the fastest micro-batch and virtual stages that fit the memory"
+_LENGTH = "the sequence length that the row's tokens/s and seconds give"
+_BATCH = "the global batch that the row's rate and seconds give"
 _ROOM = 1.02
 """How far above a card's peak a figure may lie by rounding before it is taken for a slip of the pen."""
 
@@ -60,6 +71,13 @@ class Run:
     """Bytes measured on a GPU, of the kind that `memory_kind` says."""
     memory_kind: str
     notes: str
+    assumed: tuple[str, ...] = ()
+    """What the row does not say and was put in its place."""
+
+    @property
+    def guessed(self) -> bool:
+        """Whether the layout is preheat's own choice; constants are not fitted to such a run, for the choice was made by them."""
+        return _FASTEST in self.assumed
 
     @property
     def sparse(self) -> bool:
@@ -109,7 +127,7 @@ def _run(row: dict[str, str]) -> Run:
         raise Skip(f"not pretraining: {row['phase'][:40]}")
     gpu = _gpu(row)
     ranks = _required(row, "num_gpus", "the number of GPUs is not named")
-    seq_len = _required(row, "seq_len", "the sequence length is not named")
+    seq_len, assumed = _sequence(row, ranks)
     tensor, pipeline = _model_parallel(row, gpu)
     context = _whole(row, "CP") or 1
     replicas = ranks // (tensor * pipeline * context)
@@ -122,7 +140,6 @@ def _run(row: dict[str, str]) -> Run:
     parallel = _parallel(row, replicas, model, software).model_copy(update={"tensor": tensor, "pipeline": pipeline, "context": context})
     if ranks % (parallel.expert * parallel.expert_tensor * pipeline):
         raise Skip("the layout of the experts does not divide the GPUs")
-    micro_batch, global_batch = _batch(row, seq_len // context, pipeline, replicas)
     run = Run(
         id=row.get("id", ""),
         source=row["source"],
@@ -133,15 +150,17 @@ def _run(row: dict[str, str]) -> Run:
         precision=_precision(row.get("precision", ""), gpu),
         software=software,
         seq_len=seq_len,
-        micro_batch=micro_batch,
-        global_batch=global_batch,
+        micro_batch=_whole(row, "micro_batch") or 0,
+        global_batch=0,
         parallel=parallel,
         tokens_per_s_per_gpu=None,
         no_throughput="",
         memory=_memory(row),
         memory_kind=row.get("memory_kind", ""),
         notes=row.get("notes", ""),
+        assumed=assumed,
     )
+    run = _with_batch(row, run, replicas)
     try:
         return replace(run, tokens_per_s_per_gpu=_throughput(row, run))
     except Skip as reason:
@@ -158,19 +177,50 @@ def _model(row: dict[str, str], pipeline: int) -> Model:
         raise Skip(str(reason)) from None
 
 
-def _batch(row: dict[str, str], tokens: int, pipeline: int, replicas: int) -> tuple[int, int]:
-    """Samples of a forward pass and of a step; `tokens` of one sample lie on a GPU."""
-    micro_batch = _whole(row, "micro_batch")
-    if micro_batch is None:
-        if tokens < _FULL:
-            raise Skip("the micro-batch is not named")
-        micro_batch = 1
-    if (global_batch := _whole(row, "global_batch")) is not None:
-        return micro_batch, global_batch
-    if pipeline > 1:
-        raise Skip("a pipeline without a global batch")
-    accumulated = re.search(r"micro_num (\d{1,6})", row.get("notes", ""))
-    return micro_batch, micro_batch * replicas * (int(accumulated[1]) if accumulated else 1)
+def _sequence(row: dict[str, str], ranks: int) -> tuple[int, tuple[str, ...]]:
+    """Tokens of a sample, named or by the row's other figures, and what was assumed for it."""
+    if (named := _whole(row, "seq_len")) is not None:
+        return named, ()
+    rate, seconds, batch = (_number(row, name) for name in ("tokens_s_gpu", "step_time_s", "global_batch"))
+    if rate and seconds and batch:
+        found = rate * ranks * seconds / batch
+        nearest = round(found / _SEQUENCE_UNIT) * _SEQUENCE_UNIT
+        if nearest and abs(found / nearest - 1) < _EXACT:
+            return nearest, (_LENGTH,)
+    raise Skip("the sequence length is not named")
+
+
+def _with_batch(row: dict[str, str], run: Run, replicas: int) -> Run:
+    """The run with the samples of a step and of a forward pass: named, by the row's other figures, or assumed."""
+    global_batch, assumed = _whole(row, "global_batch"), run.assumed
+    if global_batch is None and (counted := _samples(row, run)):
+        global_batch, assumed = counted, (*assumed, _BATCH)
+    full = run.seq_len // run.parallel.context >= _FULL
+    if run.micro_batch or full:
+        micro_batch = run.micro_batch or 1
+        if not run.micro_batch:
+            assumed = (*assumed, _ONE_SAMPLE)
+        if global_batch is None:
+            if run.parallel.pipeline > 1:
+                raise Skip("a pipeline without a global batch")
+            accumulated = re.search(r"micro_num (\d{1,6})", run.notes)
+            global_batch = micro_batch * replicas * (int(accumulated[1]) if accumulated else 1)
+        return replace(run, micro_batch=micro_batch, global_batch=global_batch, assumed=assumed)
+    if global_batch is None:
+        raise Skip("neither micro-batch nor global batch is named")
+    steps = StepModel(run.model, run.seq_len, run.gpu, run.precision, run.software)
+    parallel, micro_batch = fastest(steps, run.parallel, global_batch, run.ranks)
+    return replace(run, parallel=parallel, micro_batch=micro_batch, global_batch=global_batch, assumed=(*assumed, _FASTEST))
+
+
+def _samples(row: dict[str, str], run: Run) -> int | None:
+    """Samples of a step by how fast the run was and how long a step took."""
+    rate, flops, seconds = (_number(row, name) for name in ("tokens_s_gpu", "tflops_gpu", "step_time_s"))
+    if rate is None and flops is not None:
+        rate = flops * 1e12 / _counted(run)
+    if rate is None or seconds is None:
+        return None
+    return max(1, round(rate * run.ranks * seconds / run.seq_len))
 
 
 def _memory(row: dict[str, str]) -> float | None:
@@ -260,6 +310,10 @@ def _precision(said: str, gpu: Gpu) -> str:
         found = "fp16" if "fp16" in word or "bf16" not in gpu.peaks else "bf16"
     if found not in gpu.peaks:
         raise Skip(f"{gpu.name} does not multiply in {found}")
+    try:
+        Device.of(gpu, shipped().of(gpu.generation), shipped().common, shipped().program("megatron"), found)
+    except PreheatError:
+        raise Skip(f"no throughput of {found} is known for {gpu.name}") from None
     return found
 
 
@@ -288,6 +342,8 @@ def _counted(run: Run) -> float:
     model = run.model
     if "megatron-bridge" in run.source.lower():
         return flops_per_token(model, run.seq_len, run.parallel.tensor).megatron
+    if run.gpu.generation == "volta":
+        return 8.0 * parameters(model).total  # BigScience's script before its counting was improved in 2022
     pairs = 6 * model.layers * model.heads * (head_dim(model) + value_dim(model)) * run.seq_len
     square = 6 * parameters(model).multiplied + pairs
     again = run.software == "megatron-2021" and run.parallel.recompute.kind == "full"

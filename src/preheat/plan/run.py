@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import ceil, inf, sqrt
 
 from preheat.arithmetic import parameters
+from preheat.plan.links import TO_HOST
 from preheat.plan.planner import LayoutPlan, Planner
 from preheat.recipe import Recipe
 from preheat.units import Quantity
@@ -17,8 +18,6 @@ RECOVERY = 600.0
 """Seconds from a failure until training goes on: found, restarted, loaded. An assumption, not from any paper."""
 AGREEMENT = 5.0
 """Seconds that training waits for a save however small: ranks agree on what is written. An assumption, not from any paper."""
-TO_HOST = 20e9
-"""Bytes/s at which a GPU copies its state to the host while training waits: an assumption, two thirds of what PCIe 4.0 x16 is sold for."""
 STORAGE = 2e12 / 24_000
 """Bytes/s that one GPU's share of a file system takes: 2 TB/s for a cluster of 24,000 GPUs (arXiv 2407.21783, section 3.3.1)."""
 CHINCHILLA = 20.0
@@ -95,7 +94,7 @@ class RunPlan:
     sources: dict[str, SourceUse]
     tokens_per_parameter: float
     loss: LossBand | None
-    """None for models with experts, for which there is no such fit."""
+    """None for models with experts and for runs smaller than any that was fitted."""
 
 
 def whole_run(planner: Planner, plan: LayoutPlan, sizes: Mapping[str, int] | None = None, save_wait: float | None = None) -> RunPlan:
@@ -122,7 +121,7 @@ def whole_run(planner: Planner, plan: LayoutPlan, sizes: Mapping[str, int] | Non
         data_disk=round(read * (2 if recipe.model.vocab_size <= 65_536 else 4)),
         sources=sources,
         tokens_per_parameter=end / count.total,
-        loss=expected_loss(count.total, end) if recipe.model.experts is None else None,
+        loss=expected_loss(count.total, end) if _fitted(recipe, count.total, end) else None,
     )
 
 
@@ -177,8 +176,14 @@ def expected_loss(model_size: int, tokens: int) -> LossBand:
 
 
 _FITS = ((1.69, 406.4, 410.7, 0.34, 0.28), (1.8172, 482.01, 2085.43, 0.3478, 0.3658))
+_SMALLEST_MODEL, _FEWEST_TOKENS = 70e6, 5e9
 _LARGEST_MODEL, _MOST_TOKENS = 16e9, 500e9
 """The fits are of models from 70M to 16B parameters on 5B to 500B tokens (arXiv 2203.15556, abstract)."""
+
+
+def _fitted(recipe: Recipe, model_size: int, tokens: int) -> bool:
+    """Below their range the fits shoot up above what guessing costs."""
+    return recipe.model.experts is None and model_size >= _SMALLEST_MODEL and tokens >= _FEWEST_TOKENS
 
 
 def _times(planner: Planner, interval: Quantity) -> int:

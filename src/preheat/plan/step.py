@@ -13,13 +13,14 @@ from preheat.hardware import Gpu
 from preheat.plan.constants import Constants, shipped
 from preheat.plan.kernels import Device
 from preheat.plan.layers import PARTS, Costs, LayerTimes, Pass, Split
-from preheat.plan.links import Links
+from preheat.plan.links import TO_HOST, Links
 from preheat.recipe import Model, Parallel
 
 _UPDATE_BYTES = 30
 """Bytes that AdamW reads and writes for each parameter it owns: gradient 4, master weight and two moments 4 + 4 each way, weight 2."""
 _LAYER_WEIGHTS = 6
-"""Two norms, queries with keys and values, output, and two of the feed-forward network or the router and shared experts."""
+"""Weights of a layer but for its experts: two norms, queries with keys and values, output, and both of the feed-forward network."""
+_EXPERT_WEIGHTS = 2
 _SPLIT_BACKWARD_BUBBLE = 1 / 3
 """Bubble of schedules that compute weight gradients apart, (p - 1)(F + B - W) over 1F1B's (p - 1)(F + B + W) with the three equal
 (arXiv 2401.10241, table 1)."""
@@ -231,7 +232,10 @@ class StepModel:
             if held and copies > 1:
                 exchanged += self._exchange(parallel, held, copies, sharding, apart, micro_batches)
         window = slot * micro_batches if parallel.sharding == "full" else slot
-        return exchanged - min(exchanged * self._program.data_overlap, window), self._device.move(owned * _UPDATE_BYTES)
+        update = self._device.move(owned * _UPDATE_BYTES)
+        if parallel.offload_optimizer:
+            update += 2 * owned * self._program.offloaded_bytes / TO_HOST
+        return exchanged - min(exchanged * self._program.data_overlap, window), update
 
     def _exchange(self, parallel: Parallel, held: float, copies: int, sharding: int, apart: int, micro_batches: int) -> float:
         """Seconds of a step's reduce-scatters of gradients and all-gathers of weights for `held` parameters on a rank.
@@ -247,16 +251,17 @@ class StepModel:
         return gradients + weights + 2 * pause
 
     def _held(self, tensor: int, pipeline: int, expert_ways: int) -> tuple[float, float]:
-        """Parameters on a rank, dense and of experts: the mean of the pipeline's stages, with an embedding or a head on top."""
+        """Parameters on a rank, dense and of experts: the mean of the pipeline's stages, with an embedding, a head or, of one stage, both."""
         count = self._count
         layers = count.total - count.experts - count.embedding - count.positions - count.head
-        return (layers / pipeline + count.embedding) / tensor, count.experts / (pipeline * expert_ways)
+        outer = count.embedding + count.positions + count.head if pipeline == 1 else count.embedding
+        return (layers / pipeline + outer) / tensor, count.experts / (pipeline * expert_ways)
 
     def _weights(self, parallel: Parallel) -> float:
-        """Weights on a rank, by number: those of a dense layer, and two for each expert (arXiv 2401.04088 has three, two of them joined)."""
+        """How many weights a rank holds, gate and up-projection being one."""
         experts = self.model.experts
-        each = 2 * experts.count / parallel.expert * self._sparse if experts is not None else 0.0
-        return self.model.layers / parallel.pipeline * (_LAYER_WEIGHTS + each)
+        local = experts.count / parallel.expert * self._sparse if experts is not None else 0.0
+        return self.model.layers / parallel.pipeline * (_LAYER_WEIGHTS + _EXPERT_WEIGHTS * local)
 
     def _recomputed(self, parallel: Parallel) -> float:
         kind = parallel.recompute.kind

@@ -8,12 +8,11 @@ from typing import Any
 
 from preheat.arithmetic import stage_parallel
 from preheat.arithmetic.memory import Memory
-from preheat.plan.planner import LayoutPlan, Phase, Planner, Way
+from preheat.plan.planner import GIB, LayoutPlan, Phase, Planner, Way
 from preheat.plan.programs import PROGRAMS
 from preheat.plan.run import SOURCES, RunPlan
 from preheat.plan.search import Found, Search
 
-GIB = 2**30
 CONVENTION = "causal"
 """How MFU counts FLOPs, see `arithmetic.Flops`: the convention that metrics.jsonl has too."""
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from preheat.plan.advice import MUCH_EXCHANGE, Advice, Advised
 from preheat.plan.limits import Limits
 from preheat.plan.picture import PART_NAMES, memory_bars, time_bars
-from preheat.plan.planner import LayoutPlan, Phase, Planner
+from preheat.plan.planner import GIB, LayoutPlan, Phase, Planner
 from preheat.plan.run import CHINCHILLA, SOURCES, RunPlan
 from preheat.plan.search import Found, Search
-from preheat.plan.summary import CONVENTION, GIB, OtherProgram, layout_of
+from preheat.plan.summary import CONVENTION, OtherProgram, layout_of
 from preheat.units import rounded
 
 _MOST_PHASES = 16
@@ -116,7 +116,8 @@ def search_lines(
     """The best layouts with reasons, the front, why others are not there."""
     lines = [f"{found.considered:,} layouts considered; the fastest of each kind that fit:"]
     if not found.best:
-        lines = [f"none of {found.considered:,} layouts fits on {planner.cluster}"]
+        none = f"none of {found.considered:,} layouts fits" if found.considered else "no layout divides the recipe"
+        lines = [f"{none} on {planner.cluster}"]
     elif not kept:
         lines = [f"no layout {limits.told()}; {_needed(planner, found.best[0], limits)}"]
     for place, (layout, run) in enumerate(kept, start=1):
@@ -198,7 +199,7 @@ def advice_lines(advised: Advised, own: LayoutPlan) -> list[str]:
 def _advice(trials: Sequence[Advice], own: LayoutPlan) -> Iterator[str]:
     for trial in trials:
         fits = "fits" if trial.fits else "does not fit"
-        time = f"{trial.speedup:+.1%} time saved" if trial.speedup else "same time"
+        time = f"{abs(trial.speedup):.1%} {'shorter' if trial.speedup > 0 else 'longer'}" if trial.speedup else "as long"
         yield (
             f"  {trial.what}: {time}, MFU {own.main.step.mfu():.1%} -> {trial.mfu:.1%}, "
             f"{own.fullest.total / GIB:.1f} -> {trial.memory / GIB:.1f} GiB ({fits})"

@@ -169,9 +169,9 @@ class Tokenizer(Table):
     """Where the token ids come from."""
 
     kind: Literal["train-bpe", "gpt2", "file"]
-    """`train-bpe` learns a byte-level BPE of `model.vocab_size` entries from the training text; `file` reads a tokenizer.json."""
+    """`train-bpe` learns a byte-level BPE of `model.vocab_size` entries from the training text; `file` reads one that exists."""
     path: str | None = None
-    """The tokenizer.json of kind `file`, relative to the recipe file."""
+    """The file of kind `file`, relative to the recipe file: a tokenizer.json, Llama 3's ranks (.tiktoken), a SentencePiece .model."""
     eod: str | None = None
     """The token that ends a document, by its name in the tokenizer; the tokenizer's own when absent."""
     bos: str | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -12,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from preheat.model import is_hidden_matrix, width_factor
@@ -137,18 +135,20 @@ def _step_adamw(parameter: Tensor, state: dict[str, Any], rate: float, settings:
 
 
 def _step_muon(parameter: Tensor, state: dict[str, Any], rate: float, settings: dict[str, Any]) -> None:
-    """A matrix is made orthogonal as a whole, on every rank that holds a part of it. A stack of experts, X x F x D, is X matrices."""
+    """A stack of experts, X x F x D, is X matrices: each is made orthogonal by itself, on the rank that holds it."""
     if not state:
         state["step"] = torch.zeros((), device=parameter.device)
         state["momentum_buffer"] = torch.zeros_like(parameter)
     state["step"] += 1
     assert parameter.grad is not None
     value, gradient, momentum = parameter.detach(), parameter.grad, state["momentum_buffer"]
-    values, gradients, momenta = (_matrices(tensor) for tensor in (value, gradient, momentum))
-    if len(values):
+    values, gradients, momenta = (_gathered(tensor) for tensor in (value, gradient, momentum))
+    if parameter.dim() == 2:
+        _orthogonal_step([values], [gradients], [momenta], rate, settings)
+    elif len(values):
         _orthogonal_step(values.unbind(), gradients.unbind(), momenta.unbind(), rate, settings)
-    for tensor, matrices in ((value, values), (momentum, momenta)):
-        _put_back(tensor, matrices)
+    _put_back(value, values)
+    _put_back(momentum, momenta)
 
 
 def _orthogonal_step(
@@ -161,38 +161,43 @@ def _orthogonal_step(
     inner.step()
 
 
-def _matrices(tensor: Tensor) -> Tensor:
-    """The whole matrices that this rank holds something of, stacked: X x F x D. Where one is split, it is a copy, gathered axis by axis.
+def _gathered(tensor: Tensor) -> Tensor:
+    """A matrix split over at most one mesh axis, over which its ranks share the work; or the experts that this rank holds, each whole.
 
-    What an axis splits further comes after it in the mesh: sharding stands before tensor parallelism, which it was applied to.
+    What other axes split is gathered into a copy. Then rows may stand in another order: a matrix made orthogonal has its rows in the same.
     """
     if not isinstance(tensor, DTensor):
-        return tensor.view(-1, *tensor.shape[-2:])
-    own, splits = tensor.to_local(), _splits(tensor)
-    for number, (mesh, dim) in enumerate(splits):
-        shape = list(own.shape)
-        shape[dim] = tensor.shape[dim] // math.prod(other.size() for other, also in splits[number + 1 :] if also == dim)
-        stride = own.new_empty(shape, device="meta").stride()
-        parts = DTensor.from_local(own, mesh, [Shard(dim)], run_check=False, shape=torch.Size(shape), stride=stride)
-        own = parts.full_tensor()
-    return own.view(-1, *own.shape[-2:])
+        return tensor
+    own, (kept, gathered) = tensor.to_local(), _splits(tensor)
+    for mesh, dim in gathered:
+        own = DTensor.from_local(own, mesh, [Shard(dim)], run_check=False).full_tensor()
+    for mesh, dim in kept:
+        assert not gathered or tensor.shape[dim] % (mesh.size() * gathered[0][0].size()) == 0, "shards of a split matrix are even"
+        own = DTensor.from_local(own, mesh, [Shard(dim)], run_check=False, shape=tensor.shape, stride=tensor.stride())
+    return own
 
 
-def _put_back(tensor: Tensor, matrices: Tensor) -> None:
-    """What became of copies that `_matrices` gathered."""
-    if not isinstance(tensor, DTensor) or not _splits(tensor):
+def _put_back(tensor: Tensor, copy: Tensor) -> None:
+    """What became of a copy that `_gathered` made."""
+    if not isinstance(tensor, DTensor):
         return
-    own = tensor.to_local()
-    _, starts = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
-    (top, left), (rows, columns) = starts[-2:], own.shape[-2:]
-    own.copy_(matrices[:, top : top + rows, left : left + columns].view_as(own))
+    own = copy.to_local() if isinstance(copy, DTensor) else copy
+    for mesh, dim in reversed(_splits(tensor)[1]):
+        own = own.chunk(mesh.size(), dim)[mesh.get_local_rank()]
+    if own.data_ptr() != tensor.to_local().data_ptr():
+        tensor.to_local().copy_(own)
 
 
-def _splits(tensor: DTensor) -> list[tuple[DeviceMesh, int]]:
-    """Which mesh axes split the matrices of a tensor, each with the dim; the experts of a stack are whole on whichever rank holds them."""
+Splits = list[tuple[DeviceMesh, int]]
+"""Mesh axes, each with the dim of a tensor that it splits."""
+
+
+def _splits(tensor: DTensor) -> tuple[Splits, Splits]:
+    """What splits the matrices of a tensor: the axis that may stay, and those to be gathered over, which split evenly."""
     axes = zip(tensor.placements, tensor.device_mesh.mesh_dim_names or (), strict=True)
     found = [(tensor.device_mesh[name], placement.dim) for placement, name in axes if isinstance(placement, Shard | _StridedShard)]
-    return [(mesh, dim) for mesh, dim in found if dim >= tensor.dim() - 2 and mesh.size() > 1]
+    real = [(mesh, dim) for mesh, dim in found if dim >= tensor.dim() - 2 and mesh.size() > 1]
+    return (real[:1], real[1:]) if tensor.dim() == 2 else ([], real)
 
 
 def rounded_at_random(x: Tensor, key: str) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 import traceback
@@ -17,7 +18,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
 
 from preheat.errors import PreheatError, Problem, RunFailed, refuse
-from preheat.launch import REQUEUE
+from preheat.launch import REQUEUE, STOPPING
 
 PATIENCE_S = 600
 """How long ranks wait for one that does not come, unless told otherwise."""
@@ -112,6 +113,8 @@ def one_speaks(say: Callable[[PreheatError], None]) -> Iterator[None]:
             time.sleep(_HOLD_S)  # what all find wrong, the first one says
         if not dist.is_initialized():
             raise
+        for number in STOPPING:  # what ends here ends by itself, and says first what it has to
+            signal.signal(number, signal.SIG_IGN)
         first, first_code = first_failure(code)
         speaks = first and not isinstance(error, SystemExit | KeyboardInterrupt)
         time.sleep(_HOLD_S if first else 2 * _HOLD_S)

@@ -38,6 +38,21 @@ def refuse_layout(recipe: Recipe, done: int) -> None:
             refuse("train.batch", got, want, "Change the batch, batch.micro_size or the number of processes")
 
 
+def refuse_foreign_tokens(recipe: Recipe, manifest: Manifest) -> None:
+    """No id of the data is beyond the model's vocabulary, and documents end and begin with the tokens that the recipe names."""
+    used, asked = manifest.tokenizer, recipe.tokenizer
+    if used.vocab_size > recipe.model.vocab_size:
+        got, want = f"the data's tokenizer has {used.vocab_size:_} entries", f"model.vocab_size is {recipe.model.vocab_size:_}"
+        refuse("data.vocabulary", got, want, "Train on data of the recipe's tokenizer", key="model.vocab_size")
+    if asked.eod not in (None, used.eod_name):
+        got, want = f"documents of the data end with {used.eod_name} ({used.eod})", f"tokenizer.eod is {asked.eod}"
+        refuse("data.end", got, want, "Prepare the data again, into another folder", key="tokenizer.eod")
+    if asked.bos != used.bos_name:
+        got = f"documents of the data begin with {used.bos_name or 'no token of their own'}"
+        want = f"tokenizer.bos is {asked.bos or 'absent'}"
+        refuse("data.beginning", got, want, "Prepare the data again, into another folder", key="tokenizer.bos")
+
+
 def refuse_small_corpus(recipe: Recipe, timeline: Timeline, manifest: Manifest) -> None:
     """One batch must not read a text twice: the sources of a stage hold at least the tokens of its largest batch."""
     for segment in timeline.segments:

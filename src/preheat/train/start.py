@@ -24,7 +24,7 @@ from preheat.train.mirror import Mirror
 from preheat.train.optimizer import build_optimizer
 from preheat.train.planned import cluster_of, plan, sample_order
 from preheat.train.ranks import PATIENCE_S, first_deadline, from_first, is_first, join, world_size
-from preheat.train.refusals import refuse_layout, refuse_small_corpus, refuse_untrained
+from preheat.train.refusals import refuse_foreign_tokens, refuse_layout, refuse_small_corpus, refuse_untrained
 from preheat.train.run_folder import Reopened, RunFolder, trained_fingerprint
 from preheat.train.saver import Saver
 from preheat.train.state import restore
@@ -64,6 +64,7 @@ def start(
     stop.deadline = first_deadline(store, stop.deadline)
     refuse_layout(recipe, from_first(lambda: checkpoint.newest_step(RunFolder(invocation.run).checkpoints)))
     manifest = Manifest.load(invocation.data)
+    refuse_foreign_tokens(recipe, manifest)
     order, timeline = sample_order(recipe, manifest, invocation.data)
     refuse_small_corpus(recipe, timeline, manifest)
     initial = InitialWeights(recipe.model, invocation.initial) if invocation.initial is not None else None

@@ -20,7 +20,7 @@ STEP_NAMES = ("clean", "language", "quality", "contamination")
 """The steps at which a document can go here, in this order; an edit's record has the step "edit"."""
 SCORERS = "preheat.quality"
 """The group of entry points in which packages offer quality scorers."""
-RULES_VERSION = 2
+RULES_VERSION = 3
 """Counts up when the same policy would treat a text otherwise than before."""
 
 
@@ -53,7 +53,7 @@ class Cleaner:
     def fingerprint(self) -> str:
         """Changes when the verdict on a document may."""
         scorer = None if self._source.quality is None else [self._source.quality.model_dump(), self._scorer_release]
-        tasks = None if self._benchmarks is None else hashlib.sha256(self._benchmarks.hashes.tobytes()).hexdigest()
+        tasks = None if self._benchmarks is None else self._benchmarks.fingerprint
         spoken = (self._source.language, self._source.min_language_score)
         whole = [RULES_VERSION, self._policy.steps, sorted(self._policy.numbers.items()), spoken, scorer, tasks]
         return hashlib.sha256(json.dumps(whole).encode()).hexdigest()
@@ -89,7 +89,7 @@ class Cleaner:
         if self._benchmarks is not None:
             shared = self._benchmarks.overlap(text.text)
             if shared:
-                return contaminated, Dropped("evaluation text", f"{shared:,} {self._benchmarks.ngram}-grams")
+                return contaminated, Dropped("evaluation text", shared)
         return "", None
 
     def _scored(self, document: Document, text: str) -> float:

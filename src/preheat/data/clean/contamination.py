@@ -1,9 +1,11 @@
 """Text that holds questions of an evaluation. A training document that shares 13 words in a row with one (Brown et al. 2020,
-arXiv 2005.14165, appendix C) goes. Case, punctuation and spacing do not matter."""
+arXiv 2005.14165, appendix C), or all words of a text that has 8 to 12, goes. Case, punctuation and spacing do not matter."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -16,24 +18,45 @@ from preheat.data.formats import records, streams
 from preheat.data.sources import resolve
 from preheat.errors import refuse
 
+SHORTEST = 8
+"""Words of a text that is compared as a whole because it is shorter than the n-gram; as for GPT-3, fewer are no evidence."""
+
 
 class Benchmarks:
-    """The n-grams of evaluation tasks."""
+    """The n-grams of evaluation tasks, and by their own lengths the texts that are too short for one."""
 
     def __init__(self, texts: Iterator[str], ngram: int) -> None:
         self.ngram = ngram
-        found = [_grams(text, ngram) for text in texts]
-        self.hashes: Hashes = np.unique(np.concatenate(found)) if found else np.zeros(0, np.uint64)
+        found: dict[int, list[Hashes]] = defaultdict(list)
+        for text in texts:
+            words = _words(text)
+            length = min(len(words), ngram)
+            if length >= min(SHORTEST, ngram):
+                found[length].append(grams(words, length))
+        self.hashes: dict[int, Hashes] = {length: np.unique(np.concatenate(own)) for length, own in sorted(found.items())}
 
-    def overlap(self, text: str) -> int:
-        """How many n-grams of a text are in a task."""
-        own = _grams(text, self.ngram)
-        place = np.minimum(np.searchsorted(self.hashes, own), max(len(self.hashes) - 1, 0))
-        return int((self.hashes[place] == own).sum()) if len(self.hashes) else 0
+    @property
+    def fingerprint(self) -> str:
+        """Changes with what is looked for."""
+        whole = hashlib.sha256()
+        for length, own in self.hashes.items():
+            whole.update(f"{length} ".encode() + own.tobytes())
+        return whole.hexdigest()
+
+    def overlap(self, text: str) -> str:
+        """How many runs of words of a text are in a task, by their length, or nothing."""
+        words = _words(text)
+        shared = {length: _common(grams(words, length), own) for length, own in self.hashes.items()}
+        return ", ".join(f"{count:,} {length}-grams" for length, count in sorted(shared.items(), reverse=True) if count)
 
 
-def _grams(text: str, n: int) -> Hashes:
-    return grams(Text(text.casefold()).words.plain, n)
+def _common(own: Hashes, known: Hashes) -> int:
+    """How many of some hashes are among the known ones, which ascend; there is at least one of those."""
+    return int((known[np.minimum(np.searchsorted(known, own), len(known) - 1)] == own).sum())
+
+
+def _words(text: str) -> Hashes:
+    return Text(text.casefold()).words.plain
 
 
 def load(decontaminate: recipe.Decontaminate, folder: Path) -> Benchmarks:
@@ -43,8 +66,8 @@ def load(decontaminate: recipe.Decontaminate, folder: Path) -> Benchmarks:
         PreheatError: a file is missing or a line of it is no JSON; a task that is read by half would let its questions through.
     """
     benchmarks = Benchmarks(_texts(decontaminate.tasks, folder), decontaminate.ngram)
-    if not len(benchmarks.hashes):
-        got = f"no text of the tasks has {decontaminate.ngram} words"
+    if not benchmarks.hashes:
+        got = f"no text of the tasks has {min(SHORTEST, decontaminate.ngram)} words"
         refuse("data.decontaminate", got, "", "Correct `tasks`, or lower `ngram`", key="data.decontaminate")
     return benchmarks
 

@@ -3,6 +3,6 @@
 from preheat.data.dedup.exact import exact_duplicates
 from preheat.data.dedup.grams import shingles
 from preheat.data.dedup.near import Match, equal_bands, groups, near_duplicates
-from preheat.data.dedup.signatures import bands, caught, key
+from preheat.data.dedup.signatures import SIGNATURE, bands, caught, key
 
-__all__ = ["Match", "bands", "caught", "equal_bands", "exact_duplicates", "groups", "key", "near_duplicates", "shingles"]
+__all__ = ["SIGNATURE", "Match", "bands", "caught", "equal_bands", "exact_duplicates", "groups", "key", "near_duplicates", "shingles"]

@@ -13,9 +13,11 @@ import unicodedata
 import numpy as np
 from rensa import RMinHash
 
-from preheat.data.dedup.grams import Hashes, Shingles
+from preheat.data.dedup.grams import SHINGLE, Hashes, Shingles
 
 PERMUTATIONS, BANDS, ROWS, SEED = 256, 64, 4, 1
+SIGNATURE = (PERMUTATIONS, BANDS, ROWS, SEED, SHINGLE)
+"""What bands depend on besides the text."""
 
 
 def key(text: str) -> bytes:

@@ -81,7 +81,7 @@ def _tarred(stream: BinaryIO, file: File) -> Iterator[Member]:
         header = _header_class()
         with tarfile.open(fileobj=source, mode="r|", tarinfo=header, ignore_zeros=True) as archive:
             while (entry := archive.next()) is not None:
-                archive.members.clear()  # It would remember all of them.
+                archive.members.clear()  # type: ignore[attr-defined]  # It would remember all of them.
                 content = archive.extractfile(entry) if entry.isreg() else None
                 if content is None:
                     continue
@@ -110,7 +110,7 @@ def _header_class() -> type[_Header]:
 
     class Header(_Header):
         @classmethod
-        def frombuf(cls, buf: bytes, encoding: str, errors: str) -> Self:
+        def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
             if cls.ended and not buf.strip(b"\0"):
                 buf = buf if len(buf) == tarfile.BLOCKSIZE else b""
             elif len(buf) < tarfile.BLOCKSIZE:
@@ -118,8 +118,9 @@ def _header_class() -> type[_Header]:
             cls.ended = not buf.strip(b"\0")
             try:
                 found = super().frombuf(buf, encoding, errors)
-            except tarfile.InvalidHeaderError as error:
-                cls.fault = cls.fault or f"the header of a member is broken ({error})"
+            except tarfile.HeaderError as error:
+                if buf and not cls.ended:
+                    cls.fault = cls.fault or f"the header of a member is broken ({error})"
                 raise
             extended = found.type in (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, *tarfile.GNU_TYPES)
             if found.size < 0 or (extended and found.type != tarfile.GNUTYPE_SPARSE and found.size > _LONGEST_HEADER):

@@ -94,9 +94,9 @@ def _checked(files: Iterable[TokenFile], tokenizer: Tokenizer) -> Iterator[Piece
     """
     for file in files:
         for piece in file.pieces():
-            if len(piece.ids) and not (0 <= int(piece.ids.min()) and int(piece.ids.max()) < tokenizer.vocab_size):
+            if len(piece.ids) and (int(piece.ids.min()) < 0 or int(piece.ids.max()) >= tokenizer.vocab_size):
                 first = int(np.flatnonzero((piece.ids < 0) | (piece.ids >= tokenizer.vocab_size))[0])
-                got = f"{_moved(piece.label, first) if '@' in piece.label else f'{piece.label}, place {first}'}: the id is {piece.ids[first]:_}"
+                got = f"{_moved(piece.label, first)}: the id is {piece.ids[first]:_}"
                 want = f"the tokenizer has {tokenizer.vocab_size:_} entries"
                 refuse("data.import", got, want, "Name the tokenizer that the ids were made with", file=file.file.path)
             yield piece

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ COLUMN = "input_ids"
 CHUNK = 1 << 22
 """Ids of a file without documents that are in memory at a time."""
 ROWS = 1024
-_LLMC = {20240520: (1, np.dtype("<u2")), 20240801: (7, np.dtype("<u4"))}
+_LLMC: dict[int, tuple[int, np.dtype[Any]]] = {20240520: (1, np.dtype("<u2")), 20240801: (7, np.dtype("<u4"))}
 """Magic number -> version and type of llm.c's shards: GPT-2's, Llama 3's. The header has 256 32-bit words; the third counts the ids."""
 _LLMC_HEADER = 1024
 _FOREIGN = {20240326: "a model checkpoint", 20240327: "a debug state", 20240328: "a tokenizer", 20240522: "an evaluation file"}
@@ -60,7 +61,9 @@ def recognised(files: Sequence[File]) -> list[TokenFile]:
         PreheatError: a file is of no kind that is read here.
     """
     paths = {file.path for file in files}
-    return [TokenFile(file, _format(Path(file.path))) for file in files if not (file.path.endswith(".idx") and f"{file.path[:-4]}.bin" in paths)]
+    return [
+        TokenFile(file, _format(Path(file.path))) for file in files if not (file.path.endswith(".idx") and f"{file.path[:-4]}.bin" in paths)
+    ]
 
 
 def _format(path: Path) -> str:
@@ -122,16 +125,14 @@ def _raw(path: Path, dtype: np.dtype[Any], offset: int, label: str) -> Iterator[
 
 
 def _arrow(path: Path, label: str) -> Iterator[Piece]:
-    import pyarrow
-    import pyarrow.ipc
-
+    pyarrow, ipc = _package("pyarrow"), _package("pyarrow.ipc")
     with pyarrow.memory_map(str(path)) as stream:
         try:
-            reader: Any = pyarrow.ipc.open_stream(stream)
+            reader = ipc.open_stream(stream)
         except pyarrow.ArrowInvalid:
             stream.seek(0)
             try:
-                reader = pyarrow.ipc.open_file(stream)
+                reader = ipc.open_file(stream)
             except pyarrow.ArrowInvalid as error:
                 refuse("data.import", f"no Arrow file ({error})", "", "Fetch it again", file=path)
             _column(reader.schema, path)
@@ -143,11 +144,9 @@ def _arrow(path: Path, label: str) -> Iterator[Piece]:
 
 
 def _parquet(path: Path, label: str) -> Iterator[Piece]:
-    import pyarrow
-    import pyarrow.parquet
-
+    pyarrow = _package("pyarrow")
     try:
-        file = pyarrow.parquet.ParquetFile(path)
+        file = _package("pyarrow.parquet").ParquetFile(path)
     except pyarrow.ArrowInvalid as error:
         refuse("data.import", f"no Parquet file ({error})", "", "Fetch it again", file=path)
     with file:
@@ -157,12 +156,11 @@ def _parquet(path: Path, label: str) -> Iterator[Piece]:
 
 def _column(schema: Any, path: Path) -> None:
     """Refuse a table without a column of lists of integers."""
-    import pyarrow.types
-
+    types = _package("pyarrow.types")
     kinds = {name: schema.field(name).type for name in schema.names}
     found = kinds.get(COLUMN)
-    lists = (pyarrow.types.is_list, pyarrow.types.is_large_list, pyarrow.types.is_fixed_size_list)
-    if found is None or not any(is_list(found) for is_list in lists) or not pyarrow.types.is_integer(found.value_type):
+    lists = (types.is_list, types.is_large_list, types.is_fixed_size_list)
+    if found is None or not any(is_list(found) for is_list in lists) or not types.is_integer(found.value_type):
         got = f"the columns are {', '.join(f'{name} ({kind})' for name, kind in kinds.items())}"
         fix = 'Text is prepared, not imported: write format = "parquet" and its text_field'
         refuse("data.import", got, f"ids are lists of integers in {COLUMN}", fix, file=path)
@@ -170,8 +168,7 @@ def _column(schema: Any, path: Path) -> None:
 
 def _rows(batches: Iterator[Any], path: Path, label: str) -> Iterator[Piece]:
     """Each row as a document."""
-    import pyarrow
-
+    pyarrow, compute = _package("pyarrow"), _package("pyarrow.compute")
     number = 0
     try:
         for batch in batches:
@@ -181,11 +178,16 @@ def _rows(batches: Iterator[Any], path: Path, label: str) -> Iterator[Piece]:
                 refuse("data.import", f"{COLUMN} has {values.null_count:_} ids that are null", "integers", "Write it anew", file=path)
             ids = values.to_numpy()
             begin = 0
-            for length in pyarrow.compute.list_value_length(column).fill_null(0).to_pylist():
+            for length in compute.list_value_length(column).fill_null(0).to_pylist():
                 yield Piece(ids[begin : begin + length], True, f"{label}#{number}")
                 begin, number = begin + length, number + 1
     except (pyarrow.ArrowInvalid, OSError) as error:
         refuse("data.import", f"cannot be read after row {number:_} ({error})", "", "Fetch it again", file=path)
+
+
+def _package(name: str) -> Any:
+    """A part of pyarrow, which takes a moment to load and has no types."""
+    return importlib.import_module(name)
 
 
 _READERS = {"megatron": _megatron, "llm.c": _llmc, "nanogpt": _nanogpt, "arrow": _arrow, "parquet": _parquet}

@@ -17,9 +17,10 @@ from preheat.data import indexed, split
 from preheat.data import tokenizer as tokenizers
 from preheat.data.imported.documents import EMPTY, Found, documents
 from preheat.data.imported.formats import Ids, TokenFile, recognised
-from preheat.data.manifest import SCHEMA, FileEntry, Funnel, Inputs, Manifest, PreparedSource, Split, TokenizerUsed, entry_of
+from preheat.data.manifest import SCHEMA, FileEntry, Funnel, Inputs, Manifest, PreparedSource, Split, entry_of
+from preheat.data.pipeline.run import Progress
 from preheat.data.pipeline.writing import DOCUMENTS, EXCLUSIONS
-from preheat.data.prepare import Progress, configuration, existing, listing, refuse_names
+from preheat.data.prepare import configuration, existing, listing, refuse_names
 from preheat.data.sources import File, resolve
 from preheat.data.tokenizer import Tokenizer
 from preheat.data.workspace import CONTENT, workspace
@@ -29,9 +30,7 @@ FORMAT = "tokens"
 SIDES = ("train", "held_out")
 
 
-def take(
-    data: recipe.Data, tokenizer: recipe.Tokenizer, vocab_size: int, *, folder: Path, out: Path, progress: Progress
-) -> Manifest:
+def take(data: recipe.Data, tokenizer: recipe.Tokenizer, vocab_size: int, *, folder: Path, out: Path, progress: Progress) -> Manifest:
     """Take the sources of `data`, all of format "tokens", into the folder `out`, or find them there.
 
     The ids stay as they are; a document gets an end where it has none. The held-out side is chosen by a hash of the ids, so that a document
@@ -45,7 +44,9 @@ def take(
     texts = [source.name for source in data.source if source.format != FORMAT]
     if texts:
         fix = "Prepare the text into a folder of its own, and import its .bin and .idx beside the others"
-        refuse("data.import", f"the sources {', '.join(texts)} are text", f'here all have format = "{FORMAT}"', fix, key="data.source.format")
+        refuse(
+            "data.import", f"the sources {', '.join(texts)} are text", f'here all have format = "{FORMAT}"', fix, key="data.source.format"
+        )
     if tokenizer.kind == "train-bpe":
         got = 'the tokenizer is of kind "train-bpe"'
         refuse("data.import", got, "ids are of a tokenizer that exists", 'Name it: kind = "gpt2" or "file"', key="tokenizer.kind")
@@ -59,7 +60,9 @@ def take(
             content = work / CONTENT
             built.save(content)
             (content / EXCLUSIONS).touch()
-            taken = [_source(source, recognised(own), data, built, content, progress) for source, own in zip(data.source, files, strict=True)]
+            taken = [
+                _source(source, recognised(own), data, built, content, progress) for source, own in zip(data.source, files, strict=True)
+            ]
             asked = configuration(data, tokenizer, vocab_size)
             inputs = _inputs(files, listing(data, tokenizer, folder, files))
             _manifest(content, asked, inputs, tokenizer, built, taken).save(content)
@@ -101,7 +104,9 @@ def _write(name: str, found: Iterator[tuple[str, Ids]], held_out: list[bool], to
     later = content.parent / "held_out.jsonl"
     with ExitStack() as stack:
         writers = [stack.enter_context(indexed.Writer(content / f"{name}_{side}", dtype)) for side in SIDES]
-        lines: list[IO[str]] = [stack.enter_context(path.open(mode, encoding="utf-8")) for path, mode in ((content / DOCUMENTS, "a"), (later, "w"))]
+        lines: list[IO[str]] = [
+            stack.enter_context(path.open(mode, encoding="utf-8")) for path, mode in ((content / DOCUMENTS, "a"), (later, "w"))
+        ]
         for (label, ids), held in zip(found, held_out, strict=True):
             side, size = SIDES[held], int(lengths[ids].sum())
             writers[held].add(ids)
@@ -129,6 +134,5 @@ def _manifest(
 ) -> Manifest:
     files: dict[str, FileEntry] = {path.name: entry_of(path) for path in sorted(content.iterdir())}
     identity = {"configuration": asked, "files": {name: entry.sha256 for name, entry in files.items()}}
-    used = TokenizerUsed(tokenizer.kind, tokenizers.FILE_NAME, built.vocab_size, built.eod, built.fingerprint, built.bos)
     dtype = str(indexed.dtype_for(built.vocab_size))
-    return Manifest(SCHEMA, asked, recipe.fingerprint(identity), inputs, used, dtype, tuple(taken), files)
+    return Manifest(SCHEMA, asked, recipe.fingerprint(identity), inputs, built.used(tokenizer.kind), dtype, tuple(taken), files)

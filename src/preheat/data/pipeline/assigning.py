@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 
 from preheat.data import split
 from preheat.data import tokenizer as tokenizers
-from preheat.data.pipeline.duplicates import COMPARE, EXACT, by_key, documents, gone, library
+from preheat.data.pipeline.duplicates import COMPARE, EXACT, address, by_key, documents, gone, library
 from preheat.data.pipeline.plan import Plan, fingerprint
 from preheat.data.pipeline.reading import CHECK, Counts, refuse_empty
 from preheat.data.pipeline.tasks import Context, Reference, Stage, sha256
+from preheat.errors import PreheatError, Problem
 
 GONE, TRAIN, HELD_OUT = 0, 1, 2
 SIDES = "sides.npy"
@@ -26,18 +28,33 @@ def _divide(context: Context, number: int, folder: Path) -> None:
     stays_for, similar = gone(context)
     sides = np.where(stays_for < 0, np.uint8(TRAIN), np.uint8(GONE))
     sides[similar["number"]] = GONE
+    problems: list[Problem] = []
     for source, spec in enumerate(plan.data.source):
         own = plan.shards_of(source)
-        begin, end = books.firsts[own[0]], books.firsts[own[-1] + 1]
-        left = begin + np.flatnonzero(sides[begin:end] != GONE)
-        if not len(left):
-            counts = Counts.load([context.folder(CHECK.name, source)])
-            equal = int((stays_for[begin:end] >= 0).sum())
-            counts.dropped["duplicate"] = Counter({"same text": equal})
-            counts.dropped["near-duplicate"] = Counter({"similar text": end - begin - equal})
-            refuse_empty(spec.name, counts)
-        sides[left[split.held_out(spec.name, table["position"][left], plan.data.held_out)]] = HELD_OUT
+        left = np.arange(books.firsts[own[0]], books.firsts[own[-1] + 1])
+        left = left[sides[left] != GONE]
+        try:
+            if not len(left):
+                _refuse_nothing_left(context, source)
+            sides[left[split.held_out(spec.name, table["position"][left], plan.data.held_out)]] = HELD_OUT
+        except PreheatError as error:
+            problems += error.problems
+    if problems:
+        raise PreheatError(*problems)
     np.save(folder / SIDES, sides)
+
+
+def _refuse_nothing_left(context: Context, source: int) -> NoReturn:
+    """Refuse a source whose documents are all duplicates of others."""
+    books, own = library(context), context.plan.shards_of(source)
+    begin, end = books.firsts[own[0]], books.firsts[own[-1] + 1]
+    stays_for, similar = gone(context)
+    kept = int(stays_for[begin]) if stays_for[begin] >= 0 else int(similar["kept"][similar["number"] == begin][0])
+    counts = Counts.load([context.folder(CHECK.name, source)])
+    equal = int((stays_for[begin:end] >= 0).sum())
+    counts.dropped["duplicate"] = Counter({"same text": equal})
+    counts.dropped["near-duplicate"] = Counter({"similar text": end - begin - equal})
+    refuse_empty(context.plan.data.source[source].name, counts, f"{books.label(begin)} went for {address(context, kept)}")
 
 
 def duplicates_found(plan: Plan) -> list[Reference]:

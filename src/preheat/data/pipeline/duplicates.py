@@ -35,6 +35,13 @@ def library(context: Context) -> Library:
     return context.once("library", lambda: Library([context.folder(READ.name, number) for number in range(len(context.plan.shards))]))
 
 
+def address(context: Context, number: int) -> str:
+    """The source and the label of a document."""
+    books = library(context)
+    shard, _ = books.locate(number)
+    return f"{context.plan.data.source[context.plan.shards[shard].source].name}: {books.label(number)}"
+
+
 def documents(context: Context) -> npt.NDArray[np.void]:
     """A row of `DTYPE` for each document."""
     parts = [np.load(context.folder(SIGN.name, number) / DOCUMENTS) for number in range(len(context.plan.shards))]
@@ -59,7 +66,7 @@ SIGN = Stage(
     "sign",
     lambda plan: len(plan.shards),
     _sign,
-    lambda context, number: context.plan.data.dedup.near,
+    lambda context, number: dedup.SIGNATURE if context.plan.data.dedup.near else None,
     lambda plan, number: [(READ.name, number), (CHECK.name, plan.shards[number].source)],
 )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,8 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from preheat.data.pipeline.answers import raise_answer
+from preheat.data.pipeline.plan import Plan
+from preheat.data.pipeline.reading import READ
 from preheat.data.pipeline.stages import BY_NAME
 from preheat.data.pipeline.tasks import Context, perform
 from preheat.errors import Problem, RunFailed
@@ -54,7 +57,7 @@ class Processes:
             PreheatError: a task found something wrong with the input.
         """
         pool = self._pool or self._start(context.work)
-        tasks: dict[Future[None], int] = {pool.submit(self._delegate, stage, number): number for number in numbers}
+        tasks: dict[Future[None], int] = {pool.submit(self._delegate, context, stage, number): number for number in numbers}
         try:
             for done in as_completed(tasks):
                 done.result()
@@ -84,7 +87,7 @@ class Processes:
             self._idle.put(worker)
         return self._pool
 
-    def _delegate(self, stage: str, number: int) -> None:
+    def _delegate(self, context: Context, stage: str, number: int) -> None:
         """Let an idle worker do a task."""
         worker = self._idle.get()
         try:
@@ -98,6 +101,22 @@ class Processes:
         finally:
             self._idle.put(worker)
         if not answer:
-            got = f"the worker process that did the task {stage} {number} died"
-            raise RunFailed(Problem("data.worker", got, "", "Look for a lack of memory, and prepare again: what is done stays done"))
+            got = f"the worker process that did the task {stage} {number} died{_death(worker)}{_read_by(context.plan, stage, number)}"
+            fix = "Look for a lack of memory or take the damaged file out, and prepare again: what is done stays done"
+            raise RunFailed(Problem("data.worker", got, "", fix))
         raise_answer(json.loads(answer))
+
+
+def _death(worker: subprocess.Popen[str]) -> str:
+    with suppress(subprocess.TimeoutExpired):
+        code = worker.wait(5)
+        return f" of {signal.Signals(-code).name}" if code < 0 else f" with exit code {code}"
+    return ""
+
+
+def _read_by(plan: Plan, stage: str, number: int) -> str:
+    """Of which files a task of the first step reads."""
+    if stage != READ.name:
+        return ""
+    first, *others = plan.shards[number].files
+    return f"; it read {first.path}" + (f" and {len(others):,} other files, the last is {others[-1].path}" if others else "")

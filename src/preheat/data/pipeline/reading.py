@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from preheat.data.clean import Cleaner
 from preheat.data.pipeline.tasks import Context, Stage
@@ -133,21 +133,33 @@ def _check(context: Context, number: int, folder: Path) -> None:
     plan = context.plan
     source = plan.data.source[number]
     counts = Counts.load(context.folder(READ.name, shard) for shard in plan.shards_of(number))
-    refuse_unreadable(source, Reading(documents=counts.documents, unreadable=counts.unreadable))
-    if counts.documents == sum(reasons.total() for reasons in counts.dropped.values()):
-        refuse_empty(source.name, counts)
+    unreadable = Reading(documents=counts.documents, unreadable=counts.unreadable)
+    refuse_unreadable(source, unreadable, _example(context, number, counts.unreadable))
+    reasons = sum(counts.dropped.values(), Counter[str]())
+    if counts.documents == reasons.total():
+        refuse_empty(source.name, counts, _example(context, number, reasons))
     counts.save(folder)
 
 
-def refuse_empty(source: str, counts: Counts) -> None:
-    """Refuse a source of which nothing is left."""
+def _example(context: Context, source: int, reasons: Counter[str]) -> str:
+    """The first document of a source that went for the most frequent of some reasons, and the details of its case."""
+    for shard in context.plan.shards_of(source) if reasons else ():
+        with (context.folder(READ.name, shard) / EXCLUDED).open(encoding="utf-8") as stream:
+            for row in map(json.loads, stream):
+                if row["reason"] == reasons.most_common(1)[0][0]:
+                    return f"{row['id']}: {row['reason']}" + f" ({row['detail']})" * bool(row["detail"])
+    return ""
+
+
+def refuse_empty(source: str, counts: Counts, example: str) -> NoReturn:
+    """Refuse a source of which nothing is left; `example` is a document that went."""
     lists = {
         step: ", ".join(f"{count:,} {reason}" for reason, count in sorted((+reasons).items())) for step, reasons in counts.dropped.items()
     }
     steps = "; ".join(f"{step}: {reasons}" for step, reasons in lists.items() if reasons)
     dropped = sum(reasons.total() for reasons in counts.dropped.values())
     got = f"source {source}: nothing is left; documents: {counts.documents:,} read, {dropped:,} dropped ({steps}), 0 kept"
-    refuse("data.empty", got, "", "Correct its paths, `format` or `policy`", key="data.source")
+    refuse("data.empty", got, f"for example {example}", "Correct its paths, `format` or `policy`", key="data.source")
 
 
 def _check_settings(context: Context, number: int) -> list[str]:

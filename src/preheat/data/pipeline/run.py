@@ -9,9 +9,10 @@ from typing import Protocol
 
 from preheat.data.pipeline.local import InProcess, Processes
 from preheat.data.pipeline.plan import Plan
+from preheat.data.pipeline.reading import CHECK
 from preheat.data.pipeline.stages import STAGES
 from preheat.data.pipeline.tasks import Context, Stage, is_done
-from preheat.errors import Problem, RunFailed
+from preheat.errors import PreheatError, Problem, RunFailed
 
 PARALLEL_FROM = 8_000_000
 """Bytes below which starting processes takes longer than it saves."""
@@ -71,7 +72,8 @@ def perform_all(context: Context, backend: Backend, progress: Progress) -> None:
         if len(left) < len(everything):
             progress(f"{stage.name}: {len(everything) - len(left):,} of {len(everything):,} tasks were done before")
         meter = _Meter(context.plan, stage, left, progress)
-        for number in backend.run(context, stage.name, left):
+        # These are short, and one wants to hear of every source that is refused.
+        for number in _with_every_problem(context, stage, left) if stage is CHECK else backend.run(context, stage.name, left):
             meter.count(number)
         missing = [number for number in left if not (context.folder(stage.name, number)).is_dir()]
         if missing:
@@ -81,6 +83,20 @@ def perform_all(context: Context, backend: Backend, progress: Progress) -> None:
             now = time.perf_counter()
             progress(f"{PHASES[stage.name]}{meter.amount} in {now - lap:.1f} s")
             lap = now
+
+
+def _with_every_problem(context: Context, stage: Stage, numbers: Sequence[int]) -> Iterator[int]:
+    """Do tasks in this process; what is wrong with the input of any of them is raised at the end."""
+    problems: list[Problem] = []
+    for number in numbers:
+        try:
+            yield from InProcess().run(context, stage.name, [number])
+        except RunFailed:
+            raise
+        except PreheatError as error:
+            problems += error.problems
+    if problems:
+        raise PreheatError(*problems)
 
 
 class _Meter:

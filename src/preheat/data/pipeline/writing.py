@@ -13,7 +13,7 @@ import numpy as np
 from preheat.data import indexed
 from preheat.data.document import HEAD, Document, exclude
 from preheat.data.pipeline.assigning import DIVIDE, GONE, SIDE_NAMES, SIDES, TOKENIZER, duplicates_found
-from preheat.data.pipeline.duplicates import EXACT, gone, library
+from preheat.data.pipeline.duplicates import EXACT, address, gone, library
 from preheat.data.pipeline.plan import Plan
 from preheat.data.pipeline.reading import EXCLUDED, READ, Counts, write_lines
 from preheat.data.pipeline.tasks import Context, Reference, Stage
@@ -57,19 +57,14 @@ def _explain(context: Context, books: Library, source: str, dropped: dict[int, s
         document = Document(source, books.label(number), text)
         if number in matches:
             kept, similarity = matches[number]
-            detail = f"to {_address(context, books, kept)}, Jaccard {similarity:.2f}"
+            detail = f"to {address(context, kept)}, Jaccard {similarity:.2f}"
             out.append(exclude(document, "near-duplicate", "similar text", detail))
         else:
-            out.append(exclude(document, "duplicate", "same text", f"as {_address(context, books, int(stays_for[number]))}"))
+            out.append(exclude(document, "duplicate", "same text", f"as {address(context, int(stays_for[number]))}"))
     counts.drop(out)
     counts.save(folder)
     (folder / EXCLUDED).touch()
     write_lines(folder / EXCLUDED, out)
-
-
-def _address(context: Context, books: Library, number: int) -> str:
-    shard, _ = books.locate(number)
-    return f"{context.plan.data.source[context.plan.shards[shard].source].name}: {books.label(number)}"
 
 
 def _tokenizer(context: Context) -> Tokenizer:
