@@ -1,6 +1,6 @@
 """preheat and datatrove side by side: the same text, the same machine, the same number of processes.
 
-    python bench/data_vs_datatrove.py --datatrove PYTHON [--mb 10] [--workers 2] [--repeat 1]
+    python bench/data_vs_datatrove.py --datatrove PYTHON [--mb 20] [--workers 2] [--repeat 1]
 
 `PYTHON` is an interpreter that has datatrove (with its extras io and processing) and spaCy; it runs the other side in processes of its own.
 Each part is timed on both sides one after the other, `--repeat` times, and the best time of each counts. Both read the same JSON lines.
@@ -114,7 +114,7 @@ def main() -> None:
     """Time both sides, print MB/s and the ratio."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--datatrove", required=True, metavar="PYTHON")
-    parser.add_argument("--mb", type=float, default=10)
+    parser.add_argument("--mb", type=float, default=20)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--repeat", type=int, default=1)
     options = parser.parse_args()

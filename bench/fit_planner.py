@@ -58,6 +58,10 @@ def page(before: dict[str, Any], without: dict[str, Any]) -> Iterator[str]:
     yield ""
     yield from (f"- {count}: {reason}" for reason, count in before["rows_skipped"].items())
     yield ""
+    yield "What stands for something that a used row does not say:"
+    yield ""
+    yield from (f"- {count}: {what}" for what, count in before["rows_assumed"].items())
+    yield ""
     yield "Farthest off with the source left out (predicted over measured throughput, less one):"
     yield ""
     yield from (f"- {row['error']:+.0%}: {row['model']} on {row['gpus']}, {row['source']} (row {row['id']})" for row in without["worst"])
@@ -84,7 +88,7 @@ def main() -> None:
     """Fit, write, measure."""
     runs = read_runs(Path(sys.argv[1]))
     if "--docs-only" not in sys.argv:
-        timed = [run for run in runs.used if run.tokens_per_s_per_gpu is not None]
+        timed = [run for run in runs.used if run.tokens_per_s_per_gpu is not None and not run.guessed]
         fitted = fit(timed, tables())
         lines = toml(fitted, len(timed), len({run.source for run in timed}))
         CONSTANTS.write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -3,7 +3,7 @@
 Needs `pip install llm-analysis` in the same environment, which no part of preheat does. That program takes as an input what share of the
 peak matrix products reach: it is given one for each generation of GPUs, the one with the least median error on these very rows. preheat
 predicts with the constants that ship. Both see the same rows: dense models, for it has no number formats by layer and exchanges no experts
-in training. `--docs` writes the result into docs/planner-accuracy.md.
+in training, and of these the ones that name their micro-batch. `--docs` writes the result into docs/planner-accuracy.md.
 """
 
 from __future__ import annotations
@@ -103,7 +103,8 @@ def middle(errors: list[Error]) -> float:
 
 def main() -> None:
     logging.disable(logging.CRITICAL)
-    dense = [run for run in read_runs(Path(sys.argv[1])).used if run.tokens_per_s_per_gpu is not None and not run.sparse]
+    used = read_runs(Path(sys.argv[1])).used
+    dense = [run for run in used if run.tokens_per_s_per_gpu is not None and not run.sparse and not run.guessed]
     other, answered = theirs(dense)
     lines = ["| | rows | median of the absolute error | 90th percentile | bias |", "|---|--:|--:|--:|--:|"]
     for name, errors in (("preheat", predict(answered, shipped())), ("llm-analysis 0.2.2, at its best", other)):

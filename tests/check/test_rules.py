@@ -148,6 +148,11 @@ def test_a_broken_recipe_is_found_by_its_rule(problems: Check, rule: str) -> Non
     assert all(problem.where.key and problem.source for problem in found)
 
 
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+def test_a_field_of_a_table_has_an_effect(problems: Check, form: str) -> None:
+    assert problems("dense", f"data.source.web.format={form}", "data.source.web.text_field=body") == []
+
+
 @pytest.mark.parametrize("name", RULES)
 def test_a_rule_says_what_it_is_about_gives_an_example_and_its_source(name: str) -> None:
     lines = RULES[name].explanation.splitlines()

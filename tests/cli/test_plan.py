@@ -70,6 +70,7 @@ def test_a_search_helps_a_recipe_whose_layout_is_refused(capsys: pytest.CaptureF
     found = planned(capsys, "llama3-70b", "24xH100", do_search=True, top=1)
     assert found["refused"][0]["rule"] == "layout.ranks"
     assert found["fits"] is False
+    assert (found["cluster"]["gpus"], found["program"], found["number_format"]) == (24, "megatron", "bf16")
     assert found["layouts"]
     assert planned(capsys, "llama3-70b", "8xA100-40", do_search=True, code=1)["layouts"] == []
 
@@ -118,6 +119,27 @@ def test_no_search_mends_it(name: str, gpus: str | None, sets: list[str], said: 
         plan.recipe_(name, gpus, sets, do_search=True)
 
 
+@pytest.mark.parametrize("asked", ["advise", "prove"])
+def test_what_is_asked_of_a_refused_layout_is_not_left_out_in_silence(asked: str) -> None:
+    with pytest.raises(PreheatError, match="24 ranks are no multiple"):
+        plan.recipe_("llama3-70b", "24xH100", do_search=True, **{asked: True})
+
+
+def test_top_is_of_a_search() -> None:
+    with pytest.raises(PreheatError, match="--top 5 without --search"):
+        plan.recipe_("llama3-70b", "64xH100", top=5)
+
+
+def test_what_preheat_does_not_train_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """DeepSeek-V3's report: DualPipe, and products in FP8 with a scale for each block."""
+    found = planned(capsys, "deepseek-v3", "2048xH800", code=1)
+    assert {"precision.fp8_recipe", "parallel.schedule"} <= set(found["beyond_training"])
+    assert planned(capsys, "toy-124m", "4xA100")["beyond_training"] == []
+    with pytest.raises(typer.Exit):
+        plan.recipe_("deepseek-v3", "2048xH800")
+    assert "does not train stage.1.context, " in capsys.readouterr().out
+
+
 def test_the_page_has_a_picture_and_reasons(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(typer.Exit):
         plan.recipe_("llama3-70b", "64xH100", do_search=True, top=2, advise=True)
@@ -127,9 +149,18 @@ def test_the_page_has_a_picture_and_reasons(capsys: pytest.CaptureFixture[str]) 
     assert max(map(len, page.splitlines())) < 300
 
 
+ENDLESS_WAIT = (["toy-124m", "--gpus", "4xA100", "--save-wait", "inf"], 2)
+
+
 def test_words_after_plan_are_a_recipe_but_for_calibrate() -> None:
     program = "import sys; from preheat.cli import main; main()\n"
-    for words, code in ((["toy-124m", "--gpus", "4xA100"], 0), (["--gpus", "4xA100", "toy-124m"], 0), (["calibrate"], 2), (["recipe"], 2)):
+    for words, code in (
+        (["toy-124m", "--gpus", "4xA100"], 0),
+        (["--gpus", "4xA100", "toy-124m"], 0),
+        (["calibrate"], 2),
+        (["recipe"], 2),
+        ENDLESS_WAIT,
+    ):
         done = subprocess.run([sys.executable, "-c", program, "plan", *words], capture_output=True, text=True, check=False, timeout=60)
         assert done.returncode == code, done.stderr
     check = "import sys; from preheat.cli import main\ntry: main()\nfinally: assert not {'torch', 'numpy'} & sys.modules.keys()"

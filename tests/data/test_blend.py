@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from preheat.data.blend import Blend
+from preheat.errors import PreheatError
 
 weights = st.lists(st.integers(1, 40), min_size=1, max_size=8).map(lambda whole: {f"s{i}": Fraction(w) for i, w in enumerate(whole)})
 
@@ -37,5 +38,5 @@ def test_counts_are_exact_far_out() -> None:
 
 
 def test_weights_that_never_repeat_are_refused() -> None:
-    with pytest.raises(ValueError, match="only repeat after"):
+    with pytest.raises(PreheatError, match=r"a = 0\.1234567, b = 0\.8765433; they repeat after 10_000_000 samples"):
         Blend({"a": Fraction("0.1234567"), "b": Fraction("0.8765433")})

@@ -12,12 +12,15 @@ import sys
 import time
 from dataclasses import replace
 
+import pyarrow
 import pytest
 import tokenizers
+from pyarrow import parquet
 
 from preheat import recipe
 from preheat.data import IndexedDataset, Manifest, Tokenizer, documents, prepare
-from preheat.data.pipeline import Context, plan
+from preheat.data.pipeline import Context, local_backend, plan
+from preheat.data.pipeline.local import InProcess, Processes
 from preheat.data.pipeline.stages import BY_NAME
 from preheat.data.workspace import workspace
 from preheat.errors import PreheatError, RunFailed
@@ -312,6 +315,18 @@ def test_a_tokenizer_that_does_not_fit_leaves_nothing(folder, tmp_path):
     assert [p.name for p in (tmp_path / "runs").iterdir()] == ["out"]
 
 
+def test_a_file_of_a_tokenizer_is_looked_at_before_the_text_is(folder, tmp_path):
+    run(folder, tmp_path / "first")
+    shutil.copy(tmp_path / "first/tokenizer.json", folder)
+    chosen = recipe.Tokenizer(kind="file", path="tokenizer.json")
+    with pytest.raises(PreheatError, match=r"model\.vocab_size is 300"):
+        run(folder, tmp_path / "out", tokenizer=chosen, vocab_size=300)
+    assert not (tmp_path / ".out.partial/read").exists()
+    run(folder, tmp_path / "out", tokenizer=chosen)
+    for side in ("speeches_train.bin", "records_train.bin", "documents.jsonl"):
+        assert content(tmp_path / "out")[side] == content(tmp_path / "first")[side]
+
+
 def test_without_held_out_and_without_near_duplicates(folder, tmp_path):
     spec = data(held_out=str(Quantity.parse("0%")), dedup={"near": False})
     manifest, _ = run(folder, tmp_path / "out", spec)
@@ -505,6 +520,19 @@ def test_a_worker_that_dies_is_a_failed_run(folder, tmp_path, monkeypatch):
         with pytest.raises(RunFailed, match=rf"{died} of SIGSEGV; it read"):
             run(folder, tmp_path / "runs/out", workers=2)
     assert not (tmp_path / "runs/out").exists()
+
+
+def test_parquet_is_read_by_others(folder, tmp_path):
+    """A damaged file has crashed its library before; who calls it lives to tell which one it was."""
+    table = pyarrow.table({"text": [speech(300 + number) for number in range(5)]})
+    parquet.write_table(table, folder / "table.parquet")
+    spec = data({"name": "table", "paths": ["table.parquet"], "format": "parquet"})
+    places = [plan.Shard(number, ()) for number in range(3)]
+    made = plan.Plan(spec, recipe.Tokenizer(kind="train-bpe"), VOCAB_SIZE, "", tuple(places))
+    assert isinstance(local_backend(made, 1), Processes)
+    assert isinstance(local_backend(replace(made, data=data()), 1), InProcess)
+    manifest, _ = run(folder, tmp_path / "out", spec)
+    assert manifest.source("table").funnel.kept == 5
 
 
 def test_what_a_worker_finds_wrong_is_said_as_if_it_had_happened_here(folder, tmp_path):

@@ -146,6 +146,8 @@ def test_the_end_of_a_document_is_one_token_of_the_vocabulary(llama3):
         from_file(llama3, eod="<|endoftext|>")
     with pytest.raises(PreheatError, match=r"tokenizer\.bos is '<s>', which is no token"):
         from_file(llama3, bos="<s>")
+    with pytest.raises(PreheatError, match="to end and to begin a document"):
+        from_file(llama3, bos="<|end_of_text|>")
     tokenizer = from_file(llama3, eod="<|eot_id|>")
     assert tokenizer.decode([tokenizer.eod]) == "<|eot_id|>"
     assert tokenizer.bos is None

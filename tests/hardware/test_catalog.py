@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from preheat.errors import PreheatError
-from preheat.hardware import catalog, find
+from preheat.hardware import Cluster, catalog, find
 
 OWN = """
 [B100]
@@ -86,6 +86,17 @@ def test_a_file_changes_what_it_names_under_every_name(tmp_path: Path) -> None:
     assert find("A100").price != 0.9
 
 
+def test_a_kind_of_another_memory_finds_no_more_than_that(tmp_path: Path) -> None:
+    """An H100 that was sold with half the memory has not the 79 GiB that H100s report."""
+    gpu = find("H100", own(tmp_path, "[H100]\nmemory = 40e9\n"))
+    assert (gpu.memory, gpu.usable) == (40_000_000_000, 40_000_000_000)
+
+
+@pytest.mark.parametrize("name", ["my_gpu", "B100.rev2", "x"])
+def test_whatever_a_kind_may_be_called_can_be_asked_for(tmp_path: Path, name: str) -> None:
+    assert Cluster.parse(f"8x{name}", own(tmp_path, OWN.replace("[B100]", f'["{name}"]'))).gpu.name == name
+
+
 def test_the_file_in_the_settings_is_read_unasked(tmp_path: Path) -> None:
     folder = tmp_path / "settings" / "preheat"
     folder.mkdir(parents=True)
@@ -108,7 +119,14 @@ def test_a_process_without_a_home_has_the_shipped_kinds(monkeypatch: pytest.Monk
         (OWN.replace("192e9", "-1"), "memory is -1"),
         (OWN.replace("192e9", "nan"), "memory is nan"),
         (OWN.replace("192e9", "inf"), "memory is inf"),
-        (OWN.replace("192e9", "1" + 400 * "0"), "a number above 0"),
+        (OWN.replace("192e9", "1" + 400 * "0"), "a number from 1 in bytes"),
+        (OWN.replace("8e12", "1e-300"), "memory_bandwidth is 1e-300"),
+        (OWN + "price = 1e-300", "price is 1e-300"),
+        (OWN + "usable = 210e9", "usable is 210_000_000_000 bytes of a memory of 192_000_000_000"),
+        ("[H100]\nusable = 160e9", "usable is 160_000_000_000 bytes of a memory of 80_000_000_000"),
+        (OWN.replace("{ bf16 = 1.8e15 }", "{}"), "FLOP/s by number format"),
+        (OWN.replace("[B100]", '["B 100"]'), "a kind is called 'B 100'; letters, digits, dots and dashes"),
+        (OWN.replace('"B100-SXM"', '""'), "a kind is called ''"),
         (OWN.replace("B100-SXM", "h100"), "B100 is also called h100; H100 is called so"),
         (OWN.replace("domain = 8", "domain = 8.5"), "a whole number"),
         (OWN.replace("{ bf16 = 1.8e15 }", "{ bf61 = 1.8e15 }"), "FLOP/s by number format"),

@@ -19,7 +19,7 @@ from preheat.arithmetic import Rope
 from preheat.model import router, routers
 from preheat.model.router import best
 from preheat.parallel import Engine, Objective
-from preheat.recipe import Experts, LatentAttention, Model, MultiTokenPrediction, Optimizer, Parallel
+from preheat.recipe import Experts, LatentAttention, Model, MultiTokenPrediction, Optimizer, Parallel, Precision
 from preheat.train.optimizer import build_optimizer, set_rate
 
 VOCABULARY = 259  # odd: no tensor size divides it
@@ -91,6 +91,7 @@ class Training:
     """How many tokens of each sample have a label; all of the samples that it doesn't name."""
     optimizer: Optimizer | None = None
     """A recipe's; when absent AdamW with a large epsilon, see `train`."""
+    precision: Precision | None = None
 
     def with_micro_size(self, micro_size: int) -> Training:
         return replace(self, micro_size=micro_size)
@@ -144,7 +145,10 @@ class Distance:
 
 def train(training: Training, parallel: Parallel) -> Outcome:
     """Train on this rank."""
-    engine = Engine(training.model, parallel, seed=1, device=torch.device("cpu"), compute=training.compute)
+    precision = training.precision or Precision()
+    if precision.compute == "fp8":
+        import_torchao()
+    engine = Engine(training.model, parallel, 1, torch.device("cpu"), training.compute, precision)
     parameters = list(engine.named_parameters())
     initial = whole(parameters)
     # Adam divides by the root of the second moment. Where a gradient is near zero that makes noise of 1e-8 into a step as large as any;
@@ -173,6 +177,15 @@ def train(training: Training, parallel: Parallel) -> Outcome:
     after = list(engine.named_parameters())
     assert all(a is b for (_, a), (_, b) in zip(parameters, after, strict=True)), "scoring left gathered weights in their place"
     return Outcome(losses, norms, initial, whole(parameters), _router_state(engine), score)
+
+
+def import_torchao() -> None:
+    """Its import complains, of what this machine lacks and of PyTorch's newer ways."""
+    logging.disable(logging.WARNING)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import torchao.float8  # noqa: F401
+    logging.disable(logging.NOTSET)
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from layout_run import DENSE, MODELS, VOCABULARY, Outcome, Training, assert_equal, compiled_distance
+from layout_run import (
+    DENSE,
+    MODELS,
+    VOCABULARY,
+    Bars,
+    Outcome,
+    Training,
+    assert_equal,
+    compiled_distance,
+    distance,
+    import_torchao,
+    train,
+)
 from rank_pool import RankPool
 
 from preheat.errors import PreheatError
@@ -38,7 +51,6 @@ def losses(model: Model, parallel: Parallel, compute: torch.dtype, precision: Pr
     return found
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")  # of torchao's import
 @pytest.mark.parametrize("scaling", ["tensorwise", "rowwise"])
 @pytest.mark.parametrize("model", ["dense", "deepseek"])
 def test_fp8_is_bf16_with_coarser_products(model: str, scaling: str) -> None:
@@ -53,7 +65,6 @@ def test_fp8_is_bf16_with_coarser_products(model: str, scaling: str) -> None:
     assert coarse != fine
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 def test_fp8_leaves_head_and_router_and_the_names() -> None:
     torchao = pytest.importorskip("torchao.float8.float8_linear")
     model = WIDE["deepseek"]
@@ -70,11 +81,23 @@ def test_fp8_leaves_head_and_router_and_the_names() -> None:
     }
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 def test_a_matrix_that_fp8_cannot_multiply_is_refused() -> None:
     pytest.importorskip("torchao")
     with pytest.raises(PreheatError, match=r"feed_forward.gate of a block is a matrix of 40 x 32; fp8 needs multiples of 16"):
         losses(DENSE.model_copy(update={"ffn_hidden": 40}), Parallel(), torch.bfloat16, Precision(compute="fp8", fp8_recipe="tensorwise"))
+
+
+@pytest.mark.parametrize("scaling", ["tensorwise", "rowwise"])
+@pytest.mark.parametrize(
+    "sizes", [{"sharding": "full"}, {"tensor": 2, "sequence": True}, {"pipeline": 2}], ids=["sharded", "sequence", "pipeline"]
+)
+def test_fp8_over_ranks_is_one_process(ranks: RankPool, sizes: dict[str, Any], scaling: str) -> None:
+    """Ranks scale what they hold, so that roundings part, and losses by some 1e-3; a scale that is lost shows at once."""
+    pytest.importorskip("torchao")
+    precision = Precision(compute="fp8", fp8_recipe=scaling)
+    training = Training(WIDE["dense"].model_copy(update={"layers": 2}), 2, ((8, 16),) * 3, compute=torch.bfloat16, precision=precision)
+    [alone] = ranks.run(1, train, training, Parallel())
+    assert_equal(ranks.run(2, distance, training, Parallel(**sizes), alone), Bars(loss=5e-3, norm=3e-2, parameter=3e-2, score=1e-2))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The .grad attribute")  # of torch's own
@@ -104,6 +127,12 @@ def test_compiled_blocks_over_ranks_are_one_process(
 ) -> None:
     training = Training(MODELS[name].model_copy(update={"layers": 2}), micro_size=2, shapes=((8, 16),) * 2)
     assert_equal(ranks.run(2, compiled_distance, training, Parallel(compile=True, **sizes), reference(training)))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _torchao() -> None:
+    if importlib.util.find_spec("torchao") is not None:
+        import_torchao()
 
 
 @pytest.fixture(autouse=True)

@@ -87,9 +87,13 @@ def test_the_command_prints_json_of_its_shape_and_refuses_no_table(tmp_path: Pat
 
     found = json.loads(run("--runs", str(TABLE), "--json").stdout)
     assert found["schema"] == "preheat.plan.calibrate/1"
-    assert {"rows_used", "rows_skipped", "overall", "by_source", "worst"} <= set(found)
+    assert {"rows_used", "rows_skipped", "rows_assumed", "overall", "by_source", "worst"} <= set(found)
     assert set(found["overall"]["throughput"]) == {"n", "median_abs_error", "p90_abs_error", "bias"}
     assert "MosaicML" in run("--runs", str(TABLE)).stdout
+    (tmp_path / "bare.csv").write_text(TABLE.read_text().splitlines()[0] + "\n")
+    bare = run("--runs", str(tmp_path / "bare.csv"))
+    assert (bare.returncode, bare.stderr) == (1, "")
+    assert bare.stdout.startswith("0 rows used")
     missing = run("--runs", str(tmp_path / "none.csv"))
     assert missing.returncode == 2
     assert "can't read the table" in missing.stderr

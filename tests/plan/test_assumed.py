@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from preheat.arithmetic.memory import MemoryModel, Step
 from preheat.hardware import find
@@ -146,3 +148,13 @@ def test_constants_are_not_fitted_to_what_they_chose(tmp_path: Path) -> None:
     run = only(tmp_path, README)
     absurd = replace(run, tokens_per_s_per_gpu=(run.tokens_per_s_per_gpu or 0) / 10)
     assert fit([*others, absurd], tables()) == fit(others, tables())
+
+
+@given(
+    column=st.sampled_from([name for name in README if name != "source"]),
+    value=st.sampled_from(["", "0", "-1", "1", "3", "7", "1.5", "nan", "1e11", "999999999", "2", "512", "x"]),
+)
+@settings(max_examples=120, deadline=None)
+def test_no_value_of_an_open_row_ends_in_a_traceback(tmp_path_factory: pytest.TempPathFactory, column: str, value: str) -> None:
+    runs = table(tmp_path_factory.mktemp("rows"), README | {column: value})
+    assert len(runs.used) + runs.skipped.total() == 1

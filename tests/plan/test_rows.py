@@ -78,6 +78,7 @@ def test_throughput_is_read_by_the_sources_convention(tmp_path: Path) -> None:
         ("34", {"seq_len": "-8192"}, "the sequence length is not named"),
         ("34", {"TP": ""}, "the layout is not named"),
         ("34", {"model": "Foo-3B"}, "the model's shape is not known"),
+        ("34", {"layers": "999999999"}, "more layers than any model has"),
         ("34", {"model": "Nemotron_3_Nano"}, "state-space or linear-attention layers"),
         ("34", {"hidden": "7"}, "the width does not divide among the heads"),
         ("34", {"model": "bert/bert_release"}, "not a decoder"),

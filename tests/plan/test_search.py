@@ -92,15 +92,25 @@ def test_as_little_is_recomputed_as_fits() -> None:
         assert not planner.plan(other).fits
 
 
-def test_nothing_on_the_front_beats_another() -> None:
-    _, found = searched("llama3-8b", "16xH100")
+@pytest.mark.parametrize(("gpus", "by"), [("16xH100", "megatron"), ("24xA100", "preheat")], ids=["plain", "some-as-fast-as-others"])
+def test_nothing_on_the_front_beats_another(gpus: str, by: str) -> None:
+    _, found = searched("llama3-8b", gpus, by=by)
     ends = [(layout.plan.seconds, layout.plan.fullest.total) for layout in found.front]
     assert len(ends) > 3
-    assert [end[0] for end in ends] == sorted(end[0] for end in ends)
-    assert [end[1] for end in ends] == sorted((end[1] for end in ends), reverse=True)
+    assert [end[0] for end in ends] == sorted({end[0] for end in ends})
+    assert [end[1] for end in ends] == sorted({end[1] for end in ends}, reverse=True)
     fastest, smallest = ends[0], ends[-1]
     assert fastest[0] == found.best[0].plan.seconds
     assert smallest[1] < fastest[1] / 2
+
+
+def test_the_recipe_s_own_layout_is_judged_with_the_others() -> None:
+    """In a single process a ramp may start below one micro-batch: no combination that is tried says so, and the recipe does."""
+    planner, found = searched("tiny", "1xCPU")
+    own = planner.plan(Way.of(planner.recipe))
+    assert own.fits
+    assert found.best[0].plan.seconds <= own.seconds
+    assert found.best[0].settings == ()
 
 
 def test_what_was_left_out_is_counted_and_named() -> None:

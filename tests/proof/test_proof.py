@@ -2,7 +2,7 @@
 
 import pytest
 
-from preheat.errors import RunFailed
+from preheat.errors import PreheatError, RunFailed
 from preheat.proof import Figure, Proof, RankProof, prove
 from preheat.recipe import Recompute, load
 
@@ -34,6 +34,11 @@ def test_axes_of_a_small_model(name: str, sets: tuple[str, ...], world: int) -> 
     [rank] = proof.ranks
     assert rank.kept is not None
     assert proof.agrees, proof.lines()
+
+
+def test_products_that_the_engine_does_not_do_are_refused_before_it_is_built() -> None:
+    with pytest.raises(PreheatError, match='fp8_recipe = "blockwise"'):
+        prove(load("deepseek-v3").recipe, 2048)
 
 
 def test_a_wrong_plan_is_not_proven() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,48 @@ def test_evaluating_what_is_no_run(tmp_path: Path) -> None:
 def test_two_processes_in_one_folder(mini: tuple[Path, Path], undisturbed: Path) -> None:
     lock = RunFolder(undisturbed).lock()
     try:
-        assert "another process" in refused("train", mini[0], "--data", mini[1], "--run", undisturbed)
+        for processes in ("1", "2"):  # of several one says so
+            message = refused("train", mini[0], "--data", mini[1], "--run", undisturbed, "--nproc", processes)
+            assert message.count("another process is training in") == 1
     finally:
         os.close(lock)
+
+
+def test_a_new_folder_has_one_owner(mini: tuple[Path, Path], tmp_path: Path) -> None:
+    """Of two processes that find no run there, the second does not write its own over the first's."""
+    loaded = load(str(mini[0]))
+    first, second = RunFolder(tmp_path / "run"), RunFolder(tmp_path / "run")
+    first.path.mkdir()
+    lock = second.lock()  # killed before it wrote anything
+    with pytest.raises(PreheatError, match=r"run\.busy"):
+        first.open(loaded, "data")
+    assert [path.name for path in first.path.iterdir()] == ["lock"]
+    os.close(lock)
+    assert first.open(loaded, "data") is None
+    before = first.identity()
+    with pytest.raises(PreheatError, match=r"run\.busy"):
+        RunFolder(first.path).open(loaded, "data")
+    assert first.identity() == before
+    os.close(first.lock())
+
+
+@pytest.mark.parametrize("content", [b"", b'{"schema": ', b"[1]", b"\xff", b"{}"])
+def test_a_damaged_record_is_named(undisturbed: Path, tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "recipe.json"
+    file.write_bytes(content)
+    with pytest.raises(PreheatError, match=r"recipe\.json: it (is damaged|has schema None)"):
+        RunFolder(tmp_path).identity()
+    assert RunFolder(undisturbed).identity()["name"] == "mini"
+
+
+def test_damaged_records_of_a_run(mini: tuple[Path, Path], undisturbed: Path, tmp_path: Path) -> None:
+    """What follows from recipe and data is written anew; what a run was started with must be there to be compared."""
+    run = tmp_path / "run"
+    shutil.copytree(undisturbed, run, symlinks=True)
+    whole = (run / "plan.json").read_bytes()
+    (run / "plan.json").write_bytes(whole[:100])
+    (run / "environment.json").write_bytes(b"{")
+    assert "environment.json: it is damaged" in refused("train", mini[0], "--data", mini[1], "--run", run)
+    (run / "environment.json").unlink()
+    preheat("train", mini[0], "--data", mini[1], "--run", run)
+    assert (run / "plan.json").read_bytes() == whole

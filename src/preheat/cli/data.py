@@ -93,6 +93,36 @@ def import_(recipe: RecipeName, data: DataPath = None, sets: Sets = None, as_jso
 
 
 @app.command()
+def mix(recipe: RecipeName, data: DataPath = None, sets: Sets = None, as_json: AsJson = False) -> None:
+    """Show what each stage will take from each prepared source: weight, samples, tokens, epochs."""
+    from preheat.arithmetic import Timeline
+    from preheat.data import Manifest, StageSamples, mixture
+
+    loaded = load(recipe, tuple(sets or ()))
+    asked = loaded.recipe
+    manifest = Manifest.load(data_folder(data, asked.name))
+    samples = Timeline(asked).stage_samples()
+    stages = [StageSamples(s.mix, s.seq_len or asked.batch.seq_len, n) for s, n in zip(asked.stage, samples, strict=True)]
+    tokens = {name: manifest.source(name).train.tokens for stage in asked.stage for name in stage.mix}
+    shares = dict(zip((stage.name for stage in asked.stage), mixture(stages, tokens), strict=True))
+    if as_json:
+        rows = {stage: [asdict(share) | {"warning": share.warning} for share in own] for stage, own in shares.items()}
+        print_json({"schema": "preheat.data-mix/1", "stages": rows})
+        return
+    heads = ["stage", "source", "weight", "samples", "tokens", "epochs", "epochs so far"]
+    lines = [
+        [stage, s.source, f"{s.weight:.4g}", f"{s.samples:_}", f"{s.tokens:_}", f"{s.epochs:.3f}", f"{s.epochs_so_far:.3f}"]
+        for stage, own in shares.items()
+        for s in own
+    ]
+    print(table([heads, *lines]))
+    for stage, own in shares.items():
+        for share in own:
+            if share.warning:
+                print(f"warning: stage {stage}: {share.source} {share.warning}", file=sys.stderr)
+
+
+@app.command()
 def inspect(
     folder: Folder, source: SourceName = None, documents: Documents = 1, split: SplitName = "train", as_json: AsJson = False
 ) -> None:

@@ -47,10 +47,11 @@ ProgramName = Annotated[str, typer.Option("--program", metavar="megatron|preheat
 Hardware = Annotated[Path | None, typer.Option("--hardware", metavar="FILE", help="TOML file with kinds of GPU of your own.")]
 Prepared = Annotated[Path | None, typer.Option("--data", metavar="FOLDER", help="Prepared data, to count epochs of each source.")]
 SaveWait = Annotated[
-    float | None, typer.Option("--save-wait", metavar="SECONDS", min=0, help="What training waits for a save, if you measured it.")
+    float | None,
+    typer.Option("--save-wait", metavar="SECONDS", min=0, max=86_400, help="What training waits for a save, if you measured it."),
 ]
 DoSearch = Annotated[bool, typer.Option("--search", help="Rank all legal layouts.")]
-Top = Annotated[int, typer.Option("--top", min=1, max=100, help="How many layouts --search shows.")]
+Top = Annotated[int | None, typer.Option("--top", min=1, max=100, help="How many layouts --search shows; 10 if not said.")]
 MaxDays = Annotated[float | None, typer.Option("--max-days", metavar="D", min=0, help="The run shall take no longer.")]
 Budget = Annotated[float | None, typer.Option("--budget", metavar="USD", min=0, help="The run shall cost no more.")]
 Advise = Annotated[bool, typer.Option("--advise", help="What to change first, each with what it would give here.")]
@@ -67,7 +68,7 @@ def recipe_(
     data: Prepared = None,
     save_wait: SaveWait = None,
     do_search: DoSearch = False,
-    top: Top = 10,
+    top: Top = None,
     max_days: MaxDays = None,
     budget: Budget = None,
     advise: Advise = False,
@@ -79,11 +80,13 @@ def recipe_(
     from preheat.check import refuse_absurd
     from preheat.recipe import load
 
+    if top is not None and not do_search:
+        refuse("usage", f"--top {top} without --search", "", "Add --search, or leave --top out")
     loaded = load(recipe, tuple(sets or ()))
     refuse_absurd(loaded)
     cluster = _cluster(gpus, hardware, loaded)
     refused = room.refusals(loaded, cluster)
-    if refused and not (do_search and room.other_layouts_would_do(loaded, cluster)):
+    if refused and (advise or prove or not (do_search and room.other_layouts_would_do(loaded, cluster))):
         raise PreheatError(*refused)
     planner = room.Planner(loaded.recipe, cluster, room.program(program))
     sizes, limits = _sizes(data), room.Limits(max_days, budget)
@@ -92,7 +95,14 @@ def recipe_(
         return room.whole_run(planner, layout, sizes, save_wait)
 
     answer = room.Answer(
-        planner, loaded, tuple(refused), whole, limits, search=top if do_search else None, advise=advise, proof=_prove if prove else None
+        planner,
+        loaded,
+        tuple(refused),
+        whole,
+        limits,
+        search=(top or 10) if do_search else None,
+        advise=advise,
+        proof=_prove if prove else None,
     )
     if as_json:
         print_json({"schema": "preheat.plan/1", **answer.json(problem_json)})
@@ -137,7 +147,7 @@ LeaveOneOut = Annotated[bool, typer.Option("--leave-one-out", help="Predict each
 
 @app.command()
 def calibrate(runs: RunsFile, leave_one_out: LeaveOneOut = False, as_json: AsJson = False) -> None:
-    """Predict published runs and say how wrong that was, by source."""
+    """Predict published runs and say how wrong that was, by source; exit code 1 where no row could be used."""
     from preheat.plan import calibrate as calibrate_runs
     from preheat.plan import calibration_json, predicted_memory, read_runs
 
@@ -147,13 +157,22 @@ def calibrate(runs: RunsFile, leave_one_out: LeaveOneOut = False, as_json: AsJso
     found = calibration_json(calibrate_runs(read_runs(runs), leave_one_out=leave_one_out, memory=predicted_memory, progress=progress))
     if as_json:
         print_json({"schema": "preheat.plan.calibrate/1", **found})
-        return
+    else:
+        _print_accuracy(found, leave_one_out)
+    raise typer.Exit(0 if found["rows_used"] else 1)
+
+
+def _print_accuracy(found: dict[str, Any], leave_one_out: bool) -> None:
     how = "constants fitted without the source" if leave_one_out else "the constants that ship"
     print(f"{found['rows_used']} rows used, {sum(found['rows_skipped'].values())} figures not; predicted by {how}\n")
     groups = {"all rows": found["overall"], **found["by_group"], **found["by_source"]}
     print(table([["", "figure", "rows", "median |error|", "90th percentile", "bias"], *_accuracy_rows(groups)]))
-    print("\nnot used:")
-    print(table([[str(count), reason] for reason, count in found["rows_skipped"].items()], indent="  "))
+    if found["rows_skipped"]:
+        print("\nnot used:")
+        print(table([[str(count), reason] for reason, count in found["rows_skipped"].items()], indent="  "))
+    if found["rows_assumed"]:
+        print("\nassumed where a used row does not say:")
+        print(table([[str(count), what] for what, count in found["rows_assumed"].items()], indent="  "))
     print("\nfarthest off:")
     worst = [[row["id"], row["source"], row["model"], row["gpus"], f"{row['error']:+.0%}", row["notes"][:60]] for row in found["worst"]]
     print(table(worst, indent="  ") if worst else "  none")

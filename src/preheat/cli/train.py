@@ -104,6 +104,7 @@ def run(
     )
     with one_speaks(lambda error: complain(error.problems)):
         trainer = _start(loaded, invocation, stop)
+        began = trainer.done
         was_complete = trainer.done == trainer.timeline.end.steps and trainer.unmeasured is None
         try:
             complete = trainer.run()
@@ -113,11 +114,11 @@ def run(
             for sink in trainer.sinks:
                 sink.close()
         if is_first():
-            _report(trainer, complete, as_json)
+            _report(trainer, began, complete, as_json)
     leave(0 if complete else REQUEUE)
 
 
-def _report(trainer: Trainer, complete: bool, as_json: bool) -> None:
+def _report(trainer: Trainer, began: int, complete: bool, as_json: bool) -> None:
     from preheat.monitor import last_line
 
     last = last_line(trainer.folder.metrics_file) or {}
@@ -127,6 +128,10 @@ def _report(trainer: Trainer, complete: bool, as_json: bool) -> None:
         place = trainer.folder.path
         loss = f", loss {last['loss']:.4f}" if last else ""
         print(f"{place}: complete after {trainer.done:_} steps{loss}. Next: preheat evaluate {place}")
+    elif trainer.done == began:
+        print(
+            f"{trainer.folder.path}: stopped before it did a step ({trainer.stop.reason}); the same command continues after step {began:_}"
+        )
     else:
         print(f"{trainer.folder.path}: stopped and saved after step {trainer.done:_} ({trainer.stop.reason}); the same command continues")
 

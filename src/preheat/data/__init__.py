@@ -4,8 +4,10 @@ from preheat.data.imported import take
 from preheat.data.indexed import IndexedDataset
 from preheat.data.inspect import Shown, documents, held_out_tokens, sample
 from preheat.data.manifest import Manifest, PreparedSource, Split
+from preheat.data.mixture import Share, mixture
 from preheat.data.order import SampleOrder, StageSamples, Usage
 from preheat.data.prepare import planned, prepare
+from preheat.data.shards import Shards, opened
 from preheat.data.sources import Document, Reading, read
 from preheat.data.statistics import s_curve, statistics
 from preheat.data.tokenizer import Tokenizer
@@ -18,6 +20,8 @@ __all__ = [
     "PreparedSource",
     "Reading",
     "SampleOrder",
+    "Shards",
+    "Share",
     "Shown",
     "Split",
     "StageSamples",
@@ -25,6 +29,8 @@ __all__ = [
     "Usage",
     "documents",
     "held_out_tokens",
+    "mixture",
+    "opened",
     "planned",
     "prepare",
     "read",

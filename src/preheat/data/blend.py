@@ -11,6 +11,8 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 import numpy.typing as npt
 
+from preheat.errors import refuse
+
 MAX_PERIOD = 1_000_000
 """Weights with a common denominator above this are refused: write them with fewer digits."""
 
@@ -27,7 +29,7 @@ class Blend:
     exact share at every prefix, for k sources.
 
     Raises:
-        ValueError: the common denominator is above `MAX_PERIOD`.
+        PreheatError: the common denominator is above `MAX_PERIOD`.
     """
 
     def __init__(self, weights: Mapping[str, Fraction]) -> None:
@@ -36,8 +38,10 @@ class Blend:
         shares = [weight / whole for weight in weights.values()]
         self.period = math.lcm(*(share.denominator for share in shares))
         if self.period > MAX_PERIOD:
-            raise ValueError(
-                f"the weights {', '.join(f'{n} = {float(w):g}' for n, w in weights.items())} only repeat after {self.period:_} samples"
+            got = f"the weights {', '.join(f'{name} = {float(weight):.9g}' for name, weight in weights.items())}"
+            want = f"they repeat after {self.period:_} samples, which should be at most {MAX_PERIOD:_}"
+            refuse(
+                "stage.mix", got, want, "Write them with fewer digits, or as whole numbers (1 and 2 for a third and two)", key="stage.mix"
             )
         self._per_period = [int(share * self.period) for share in shares]
         self._order, self._before = _one_period(tuple(self._per_period))

@@ -7,7 +7,6 @@ by `megatron.core.datasets.indexed_dataset`. preheat writes one sequence a docum
 
 from __future__ import annotations
 
-import shutil
 import struct
 from array import array
 from bisect import bisect_left
@@ -53,12 +52,16 @@ def write(prefix: Path, documents: Iterable[Ids], dtype: np.dtype[np.integer]) -
 
 
 class Writer:
-    """Writes `PREFIX.bin` document by document, and `PREFIX.idx` when its block ends; each document becomes one sequence."""
+    """Writes `PREFIX.bin` document by document, and `PREFIX.idx` when its block ends; each document becomes one sequence.
 
-    def __init__(self, prefix: Path, dtype: np.dtype[np.integer]) -> None:
+    With a `limit` it writes shards `PREFIX-00000`, `PREFIX-00001` and so on, of at most so many bytes of ids, or of one longer document.
+    Where they end depends on the documents alone.
+    """
+
+    def __init__(self, prefix: Path, dtype: np.dtype[np.integer], limit: int | None = None) -> None:
         self._prefix, self._dtype, self._limits = prefix, dtype, np.iinfo(dtype)
-        self._stream = Path(f"{prefix}.bin").open("wb")  # noqa: SIM115
-        self._lengths = array("i")
+        self._limit, self._shard = limit, 0
+        self._open()
 
     def __enter__(self) -> Self:
         return self
@@ -71,38 +74,72 @@ class Writer:
         """
         number = len(self._lengths)
         if len(ids) and (ids.min() < self._limits.min or ids.max() > self._limits.max):
-            got = f"{self._prefix}.bin: document {number} has the token id {ids.max()}"
+            got = f"{self._here}.bin: document {number} has the token id {ids.max()}"
             refuse("data.dtype", got, f"{self._dtype} ends at {self._limits.max}")
         if len(ids) > _LONGEST:
-            refuse("data.indexed", f"{self._prefix}.bin: document {number} has {len(ids):_} tokens", f"at most {_LONGEST:_}", "Divide it")
-        self._stream.write(ids.astype(self._dtype).tobytes())
+            refuse("data.indexed", f"{self._here}.bin: document {number} has {len(ids):_} tokens", f"at most {_LONGEST:_}", "Divide it")
+        if self._bytes and self._bytes + len(ids) * self._dtype.itemsize > self._room():
+            self._next()
+        self._bytes += self._stream.write(ids.astype(self._dtype).tobytes())
         self._lengths.append(len(ids))
 
+    def extend(self, part: Path) -> None:
+        """Append the documents of a dataset that a `Writer` made.
+
+        Raises:
+            PreheatError: it is of another type or damaged.
+        """
+        own = IndexedDataset(part)
+        if own.tokens.dtype != self._dtype:
+            refuse("data.indexed", f"the tokens are {own.tokens.dtype}", f"{self._dtype} is wanted", "Prepare again", file=f"{part}.bin")
+        starts = own.starts_of_documents()
+        bytes_, first = starts * self._dtype.itemsize, 0
+        while first < len(own):
+            fits = int(np.searchsorted(bytes_, bytes_[first] + self._room() - self._bytes, side="right")) - 1
+            last = max(fits, first + 1 if not self._bytes else first)
+            for begin in range(starts[first], starts[last], _COPIED):
+                self._bytes += self._stream.write(own.tokens[begin : min(begin + _COPIED, starts[last])].tobytes())
+            self._lengths.extend(np.diff(starts[first : last + 1]).tolist())
+            first = last
+            if first < len(own) and self._bytes:
+                self._next()
+
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._close(complete=kind is None)
+
+    def _room(self) -> int:
+        return self._limit or 2**62
+
+    def _open(self) -> None:
+        self._here = self._prefix if self._limit is None else Path(f"{self._prefix}-{self._shard:05}")
+        self._stream = Path(f"{self._here}.bin").open("wb")  # noqa: SIM115
+        self._bytes, self._lengths = 0, array("i")
+
+    def _close(self, complete: bool) -> None:
         self._stream.close()
-        if kind is None:
-            _write_index(self._prefix, np.array(self._lengths, "<i4"), self._dtype)
+        if complete:
+            _write_index(self._here, np.array(self._lengths, "<i4"), self._dtype)
+
+    def _next(self) -> None:
+        self._close(complete=True)
+        self._shard += 1
+        self._open()
 
 
-def merge(parts: Sequence[Path], prefix: Path, dtype: np.dtype[np.integer]) -> None:
-    """The sequences of several datasets that `Writer` made, one after the other, as one. Byte for byte what a single `Writer` would give.
+def merge(parts: Sequence[Path], prefix: Path, dtype: np.dtype[np.integer], limit: int | None = None) -> None:
+    """The sequences of several datasets that `Writer` made, one after the other. Byte for byte what a single `Writer` would give.
 
     Raises:
         PreheatError: a part is of another type or damaged.
     """
-    lengths = [np.empty(0, "<i4")]
-    with Path(f"{prefix}.bin").open("wb") as stream:
+    with Writer(prefix, dtype, limit) as writer:
         for part in parts:
-            own = IndexedDataset(part)
-            if own.tokens.dtype != dtype:
-                refuse("data.indexed", f"the tokens are {own.tokens.dtype}", f"{dtype} is wanted", "Prepare again", file=f"{part}.bin")
-            lengths.append(np.diff(own.starts_of_documents()).astype("<i4"))
-            with Path(f"{part}.bin").open("rb") as source:
-                shutil.copyfileobj(source, stream, 1 << 22)
-    _write_index(prefix, np.concatenate(lengths), dtype)
+            writer.extend(part)
 
 
 _LONGEST = 2**31 - 1
+_COPIED = 1 << 22
+"""Tokens in memory when datasets are merged."""
 
 
 def _write_index(prefix: Path, sizes: npt.NDArray[np.int32], dtype: np.dtype[np.integer]) -> None:

@@ -10,6 +10,7 @@ from typing import Literal
 
 from preheat.data.indexed import Ids, IndexedDataset
 from preheat.data.manifest import Manifest
+from preheat.data.shards import Shards, opened
 from preheat.data.statistics import labels
 from preheat.data.tokenizer import Tokenizer
 
@@ -55,8 +56,8 @@ def held_out_tokens(manifest: Manifest, folder: Path) -> dict[str, Ids]:
     return {source.name: IndexedDataset(folder / source.held_out.prefix).tokens for source in manifest.sources}
 
 
-def _dataset(folder: Path, source: str, split: Side) -> IndexedDataset:
-    return IndexedDataset(folder / getattr(Manifest.load(folder).source(source), split).prefix)
+def _dataset(folder: Path, source: str, split: Side) -> Shards:
+    return opened(folder, getattr(Manifest.load(folder).source(source), split))
 
 
 def _shown(folder: Path, source: str, split: Side, numbers: Sequence[int]) -> list[Shown]:

@@ -64,12 +64,16 @@ class Funnel:
 
 @dataclass(frozen=True)
 class Split:
-    """One side of a source: `prefix`.bin and .idx. `tokens` counts the end of each document, `bytes` are those of the text in UTF-8."""
+    """One side of a source: `prefix`.bin and .idx, or those of `shards`, one after the other, where there are any.
+
+    `tokens` counts the end of each document, `bytes` are those of the text in UTF-8.
+    """
 
     prefix: str
     documents: int
     tokens: int
     bytes: int
+    shards: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -214,7 +214,11 @@ def _source(context: Context, number: int, sizes: dict[tuple[str, str], tuple[in
     """What became of a source."""
     spec = context.plan.data.source[number]
     counts = Counts.load([context.folder(CHECK.name, number), *(context.folder(ENCODE.name, n) for n in context.plan.shards_of(number))])
-    sides = [Split(f"{spec.name}_{side}", *sizes.get((spec.name, side), (0, 0, 0))) for side in ("train", "held_out")]
+    sides = []
+    for task, side in enumerate(("train", "held_out"), start=2 * number):
+        name = f"{spec.name}_{side}"
+        files = sorted(file.removesuffix(".idx") for file in entries(context, MERGE.name, task) if file.endswith(".idx"))
+        sides.append(Split(name, *sizes.get((spec.name, side), (0, 0, 0)), () if files == [name] else tuple(files)))
     funnel = Funnel(
         documents=counts.documents,
         bytes=counts.bytes,
@@ -227,7 +231,7 @@ def _source(context: Context, number: int, sizes: dict[tuple[str, str], tuple[in
 
 
 def _tokens(side: Split) -> str:
-    return f"{side.documents:,} documents, {side.tokens:,} tokens"
+    return f"{side.documents:,} document{'s' * (side.documents != 1)}, {side.tokens:,} tokens"
 
 
 __all__ = ["DOCUMENTS", "EXCLUSIONS", "configuration", "prepare"]

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from preheat.data.dedup.signatures import caught
-from preheat.data.indexed import IndexedDataset
 from preheat.data.manifest import Funnel, Manifest
 from preheat.data.prepare import DOCUMENTS, EXCLUSIONS
+from preheat.data.shards import opened
 
 QUANTILES = (0, 5, 25, 50, 75, 95, 100)
 PAIRS = 5
@@ -46,7 +46,7 @@ def statistics(folder: Path) -> dict[str, SourceStatistics]:
     manifest = Manifest.load(folder)
     out = {}
     for source in manifest.sources:
-        dataset = IndexedDataset(folder / source.train.prefix)
+        dataset = opened(folder, source.train)
         lengths = np.diff(dataset.starts_of_documents())
         quantiles = [int(value) for value in np.percentile(lengths, QUANTILES, method="nearest")] if len(lengths) else []
         tokens, size = source.train.tokens + source.held_out.tokens, source.train.bytes + source.held_out.bytes

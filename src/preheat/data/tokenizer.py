@@ -94,6 +94,9 @@ class Tokenizer:
         end = _chosen("eod", self._ends.eod, names, special, where) if self._ends.eod is not None else _own_end(names, where)
         self.eod = names[end]
         self.bos = None if self._ends.bos is None else names[_chosen("bos", self._ends.bos, names, special, where)]
+        if self.bos == self.eod:
+            got = f"{end!r} is to end and to begin a document"
+            refuse("tokenizer.end", got, "two tokens, or no beginning", "Remove tokenizer.bos", file=where, key="tokenizer.bos")
         self.vocab_size = max([*model["vocab"].values(), *names.values()]) + 1
         if self.vocab_size > MAX_VOCAB_SIZE:
             got, want = f"the highest token id is {self.vocab_size - 1:_}", f"at most {MAX_VOCAB_SIZE:_} entries"
@@ -104,6 +107,11 @@ class Tokenizer:
         for identifier in self._specials:
             self.pieces[identifier] = b""
         self._encode = encoder(tree, self.pieces, names, end)
+
+    @property
+    def start(self) -> int:
+        """The id before the first one of a text: the beginning of its document, or the end of the document before."""
+        return self.eod if self.bos is None else self.bos
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text, without an end of document."""

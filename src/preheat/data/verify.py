@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
-from preheat.data.indexed import IndexedDataset
 from preheat.data.manifest import Manifest, PreparedSource, Split
+from preheat.data.shards import opened
 from preheat.errors import PreheatError, Problem, Where
 
 CHUNK = 1 << 24
@@ -32,29 +33,35 @@ def verify(folder: Path) -> list[Problem]:
 
 
 def _side(folder: Path, manifest: Manifest, source: PreparedSource, side: Split) -> list[Problem]:
-    dataset = IndexedDataset(folder / side.prefix)
+    dataset = opened(folder, side)
     dataset.verify()
     where = Where(str(folder / f"{side.prefix}.bin"))
-    ends, highest = 0, -1
+    starts, bos = dataset.starts_of_documents(), manifest.tokenizer.bos
+    ends, last, begun, highest = 0, 0, 0, -1
     for begin in range(0, dataset.token_count, CHUNK):
-        ids = dataset.tokens[begin : begin + CHUNK]
+        ids = dataset.tokens(begin, begin + CHUNK)
         ends += int((ids == manifest.tokenizer.eod).sum())
+        last += int((ids[_inside(starts[1:] - 1, begin, len(ids))] == manifest.tokenizer.eod).sum())
+        begun += int((ids[_inside(starts[:-1], begin, len(ids))] == bos).sum())
         highest = max(highest, int(ids.max()))
-    starts = dataset.starts_of_documents()
-    last = dataset.tokens[starts[1:] - 1] if len(dataset) else np.empty(0, np.int64)
     checks = [
         (len(dataset), side.documents, "documents", "the manifest says"),
         (dataset.token_count, side.tokens, "tokens", "the manifest says"),
         (ends, len(dataset), f"tokens that end a document ({manifest.tokenizer.eod})", "the number of documents is"),
-        (int((last == manifest.tokenizer.eod).sum()), len(dataset), "documents that end with that token", "the number of documents is"),
+        (last, len(dataset), "documents that end with that token", "the number of documents is"),
     ]
-    bos = manifest.tokenizer.bos
-    if bos is not None and len(dataset):
-        begun = int((dataset.tokens[starts[:-1]] == bos).sum())
+    if bos is not None:
         checks.append((begun, len(dataset), f"documents that begin with the token {bos}", "the number of documents is"))
     fix = "Prepare again, into a new folder"
     out = [Problem("data.count", f"{got:_} {what}", f"{said} {want:_}", fix, where) for got, want, what, said in checks if got != want]
     if highest >= manifest.tokenizer.vocab_size:
         want = f"the tokenizer of {source.name} has {manifest.tokenizer.vocab_size:_} entries"
         out.append(Problem("data.ids", f"the highest token id is {highest:_}", want, fix, where))
+    return out
+
+
+def _inside(places: npt.NDArray[np.int64], begin: int, length: int) -> npt.NDArray[np.int64]:
+    """Those of the ascending places that are among `length` ones from `begin` on, counted from there."""
+    first, last = np.searchsorted(places, [begin, begin + length])
+    out: npt.NDArray[np.int64] = places[first:last] - begin
     return out

@@ -8,9 +8,9 @@ from pathlib import Path
 from types import MappingProxyType
 
 from preheat.errors import refuse
-from preheat.hardware.gpu import Gpu, find
+from preheat.hardware.gpu import NAME, Gpu, find
 
-_PATTERN = re.compile(r"(?P<count>[0-9][0-9_,]{0,11})(?:\s*[xX*]\s*(?P<kind>[A-Za-z0-9.-]+))?")
+_PATTERN = re.compile(r"(?P<count>[0-9][0-9_,]{0,11})(?:\s*[xX*]\s*(?P<kind>" + NAME + r"))?")
 _SIZE = re.compile(r"(?P<size>[0-9]{1,5}(?:\.[0-9]{1,3})?)GB", re.IGNORECASE)
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import lru_cache
+from math import inf
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -66,6 +68,10 @@ _HOW_TO_ADD = (
 )
 _NUMBERS = {"memory", "usable", "memory_bandwidth", "link_bandwidth", "domain", "server", "network_bandwidth", "price"}
 _LARGEST = 1e24
+_SOLD = 2**30 / 1e9
+"""Bytes that a process may find for each byte as sold: sizes of some kinds are printed in GB and meant in GiB."""
+NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+"""What a kind may be called, so that `--gpus 8xNAME` can say it."""
 _WHOLE = {"memory", "usable", "domain", "server"}
 _OWN = {"name", "also"}
 _REQUIRED = tuple(entry.name for entry in fields(Gpu) if entry.default is MISSING and entry.name not in ("name", "usable"))
@@ -154,20 +160,35 @@ def _gpu(file: Path, name: str, table: dict[str, Any], before: Gpu | None) -> Gp
             near = difflib.get_close_matches(key, known, 1, 0.5)
             refuse("hardware.file", f"unknown key {key}", "", f"Did you mean {near[0]}?" if near else "Remove it", file=file, key=name)
     also = table.get("also", [])
-    if not isinstance(also, list) or not all(isinstance(called, str) and called for called in also):
+    if not isinstance(also, list) or not all(isinstance(called, str) for called in also):
         refuse("hardware.file", f"also is {also!r}", "a list of names", "Correct it", file=file, key=name)
+    for called in (name, *also):
+        if not re.fullmatch(NAME, called):
+            refuse("hardware.file", f"a kind is called {called!r}", "letters, digits, dots and dashes", "Choose another name", file=file)
     values = {key: _value(file, name, key, value) for key, value in table.items() if key != "also"}
+    if "memory" in values:  # what was found of another size says nothing of this one
+        values = {"usable": values["memory"]} | values
+    memory = values.get("memory", before.memory if before is not None else inf)
+    if values.get("usable", 0) > memory * _SOLD:
+        refuse(
+            "hardware.file",
+            f"usable is {values['usable']:_} bytes of a memory of {memory:_}",
+            "what a process finds, no more than is there",
+            "Correct usable or memory",
+            file=file,
+            key=name,
+        )
     if before is not None:
         return replace(before, **values)
     missing = [key for key in _REQUIRED if key not in values]
     if missing:
         refuse("hardware.file", f"{name} lacks {', '.join(missing)}", "", "Add them: catalog.toml shows how", file=file, key=name)
-    return Gpu(name, **({"usable": values["memory"]} | values))
+    return Gpu(name, **values)
 
 
 def _value(file: Path, name: str, key: str, value: Any) -> Any:
     if key == "peaks":
-        if not isinstance(value, dict) or not set(value) <= set(PRECISIONS):
+        if not isinstance(value, dict) or not value or not set(value) <= set(PRECISIONS):
             refuse(
                 "hardware.file",
                 f"peaks is {value!r}",
@@ -188,8 +209,8 @@ def _value(file: Path, name: str, key: str, value: Any) -> Any:
 
 
 def _number(file: Path, name: str, key: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < _LARGEST:
-        refuse(
-            "hardware.file", f"{key} is {value!r}", "a number above 0 in bytes, bytes/s, FLOP/s or USD", "Correct it", file=file, key=name
-        )
+    least = 0.001 if key == "price" else 1
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < _LARGEST:
+        want = f"a number from {least} in bytes, bytes/s, FLOP/s or USD"
+        refuse("hardware.file", f"{key} is {value!r}", want, "Correct it", file=file, key=name)
     return float(value)

@@ -193,7 +193,9 @@ def _data(recipe: Recipe, window: Window) -> Group:
         ]
         group += [("--tokenizer-type", "GPT2BPETokenizer"), *files]
     else:
-        path = tokenizer.path or f"prepared/{recipe.name}/tokenizer.json"
+        given = tokenizer.path or ""
+        # Whatever file a tokenizer was read from, the prepared folder holds it as a tokenizer.json.
+        path = given if given.endswith(".json") else f"prepared/{recipe.name}/tokenizer.json"
         group += [("--tokenizer-type", "HuggingFaceTokenizer"), ("--tokenizer-model", path.removesuffix("/tokenizer.json"))]
     group.append(("--vocab-size", str(model.vocab_size)))
     blend = [part for name, weight in recipe.stage[window.stage_index].mix.items() for part in (_number(float(weight)), _prefix(name))]

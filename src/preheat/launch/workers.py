@@ -10,8 +10,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from pathlib import Path
+from contextlib import ExitStack
 from types import FrameType
+from typing import IO
 
 GRACE_S = 30.0
 """How long processes may go on after one of them failed, before they are killed: those that wait for it cannot end by themselves."""
@@ -33,17 +34,16 @@ def start_workers(command: Sequence[str], processes: int) -> int:
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes))),
         LAUNCHER: str(os.getpid()),
     }
-    with tempfile.TemporaryDirectory(prefix="preheat-") as folder:
-        errors = [Path(folder) / f"rank-{rank}.stderr" for rank in range(processes)]
+    with ExitStack() as files:
+        errors = [files.enter_context(tempfile.TemporaryFile()) for _ in range(processes)]  # without a name: nothing is left of them
         workers: list[subprocess.Popen[bytes]] = []
         asked = _pass_on_signals(workers)
-        for rank, file in enumerate(errors):
+        for rank, stderr in enumerate(errors):
             own = environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-            with file.open("w") as stderr:
-                quiet = {"stdout": subprocess.DEVNULL, "stderr": stderr} if rank else {}
-                workers.append(subprocess.Popen(command, env=own, start_new_session=True, **quiet))  # type: ignore[call-overload]
-                for number in tuple(asked):  # while not all were there
-                    workers[-1].send_signal(number)
+            quiet = {"stdout": subprocess.DEVNULL, "stderr": stderr} if rank else {}
+            workers.append(subprocess.Popen(command, env=own, start_new_session=True, **quiet))  # type: ignore[call-overload]
+            for number in tuple(asked):  # while not all were there
+                workers[-1].send_signal(number)
         return _wait(workers, errors)
 
 
@@ -57,7 +57,7 @@ def shared_environment(processes: int) -> dict[str, str]:
     }
 
 
-def _wait(workers: Sequence[subprocess.Popen[bytes]], errors: Sequence[Path]) -> int:
+def _wait(workers: Sequence[subprocess.Popen[bytes]], errors: Sequence[IO[bytes]]) -> int:
     """Until all ended: 0, or the exit code of the rank that failed first; `REQUEUE` where that was asked to stop."""
     first, since, code = None, 0.0, 0
     while True:
@@ -87,9 +87,10 @@ def _was_asked(code: int) -> bool:
     return code == REQUEUE or -code in STOPPING
 
 
-def _last_words(rank: int, code: int, errors: Path) -> str:
+def _last_words(rank: int, code: int, errors: IO[bytes]) -> str:
     """What there is to say of a rank that ended; nothing of one that was asked to stop, or that has spoken for itself."""
-    said = errors.read_text(errors="replace")
+    errors.seek(0)
+    said = errors.read().decode(errors="replace")
     if code < 0:
         return f"error: rank {rank} was killed by signal {-code} ({signal.strsignal(-code)})\n{said}"
     return f"rank {rank} failed first:\n{said}" if said else ""

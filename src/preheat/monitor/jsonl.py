@@ -168,7 +168,7 @@ def _end_of(path: Path, step: int) -> tuple[int, int]:
                 break
             broken |= line.endswith(b"\n") and not isinstance(number, int)
     if broken and found[1] < step:
-        got = f"{path} is damaged: a line after that of step {found[1]:_} is no JSON object with a step"
+        got = f"a line after that of step {found[1]:_} is no JSON object with a step"
         refuse("run.broken-line", got, f"the checkpoint is of step {step:_}", "Take the file from a backup, or remove that line", file=path)
     return found
 

@@ -152,5 +152,6 @@ def _row(error: Error) -> dict[str, Any]:
         "predicted": error.predicted,
         "measured": error.measured,
         "error": error.signed,
+        "assumed": list(run.assumed),
         "notes": run.notes,
     }

@@ -12,7 +12,7 @@ from preheat.plan.limits import Limits
 from preheat.plan.planner import LayoutPlan, Planner, Way
 from preheat.plan.run import RunPlan
 from preheat.plan.search import search as search_layouts
-from preheat.plan.summary import other_program, plan_json, search_json
+from preheat.plan.summary import head_json, other_program, plan_json, search_json
 from preheat.plan.text import advice_lines, own_lines, search_lines
 from preheat.recipe import Loaded
 
@@ -81,11 +81,7 @@ class Answer:
             answer = plan_json(self.planner, self.own, self.run) | {"other_program": asdict(self.other) if self.other else None}
             answer["over_limits"] = self.limits.over(self.run)
         else:
-            answer = {
-                "recipe": self.planner.recipe.name,
-                "fits": False,
-                "refused": [problem_json(problem) for problem in self.refused],
-            }
+            answer = head_json(self.planner) | {"fits": False, "refused": [problem_json(problem) for problem in self.refused]}
         if self.found is not None:
             answer |= search_json(self.found, self.kept, self.whole)
         if self.advised is not None:

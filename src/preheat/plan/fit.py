@@ -54,7 +54,7 @@ _DENSE = {
 }
 _OLDER_FLASH = Belief(0.5, 0.1)
 """FlashAttention-2 reaches 35 % of an H100's peak and FlashAttention-3 75 % (arXiv 2407.08608, abstract)."""
-_EXPERTS = {"expert": Belief(3.0, 0.5), "exchange_overlap": Belief(0.3, 0.3, share=True), "launch_expert": Belief(3e-3, 0.7)}
+_EXPERTS = {"expert": Belief(2.5, 0.5), "exchange_overlap": Belief(0.3, 0.3, share=True), "launch_expert": Belief(3e-3, 0.7)}
 _SOFTWARE = {
     "megatron-2021": {"matrix": Belief(0.8, 0.15), "elementwise": Belief(2.0, 0.3), "step": Belief(0.03, 0.4)},
     "megatron": {name: belief for name, belief in (_DENSE | _EXPERTS).items() if name != "matrix"}

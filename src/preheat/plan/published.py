@@ -19,6 +19,7 @@ _PLAIN = {"tied_embeddings": False, "rope_theta": 10_000.0}
 _OWN = ("names", "recipe", "family", "source")
 _STATE_SPACE = ("nemotron3", "nemotronh", "mamba", "qwen36", "qwen3next", "qwen38", "hybrid", "mimo", "jamba")
 _ENCODERS = ("bert", "t5")
+_MOST_LAYERS = 10_000
 
 
 class UnknownModel(Exception):
@@ -51,6 +52,8 @@ def architecture(name: str, columns: Mapping[str, int], pipeline: int = 1) -> Mo
         values["mtp"] = None
     if "(tokendrop)" in name.lower() and values.get("experts"):
         values["experts"] = {**values["experts"], "capacity_factor": 1.0}
+    if values["layers"] > _MOST_LAYERS:
+        raise UnknownModel("more layers than any model has")
     if not values.get("head_dim") and not values.get("mla") and values["hidden"] % values["heads"]:
         raise UnknownModel("the width does not divide among the heads")
     try:

@@ -105,12 +105,17 @@ class _Searching:
         fastest = {(family(way), way.micro_size): (seconds, way) for seconds, way in reversed(self.ways)}
         recomputed = [(self.planner.run_seconds(way), way) for way in (full(way) for _, way in fastest.values())]
         smallest = self.room
+        held: Found | None = None
         for _, way in sorted([*ends, *fastest.values(), *recomputed], key=lambda end: end[0]):
             if fits_within(self.planner, way, smallest - 1):
                 layout = self._accepted(way)
                 if layout is not None:
                     smallest = layout.plan.fullest.total
-                    yield layout
+                    if held is not None and held.plan.seconds < layout.plan.seconds:  # else it is as fast, and smaller
+                        yield held
+                    held = layout
+        if held is not None:
+            yield held
 
     def _least_recomputed(self, way: Way) -> Way | None:
         """With the fewest layers recomputed that make it fit; None where even all of them do not."""
@@ -143,7 +148,10 @@ def search(planner: Planner, loaded: Loaded, top: int = 10) -> Search:
     ("full") without a pipeline only, and tensor-parallel ranks stay where fast links join them.
     """
     left_out: Counter[str] = Counter()
-    ways = sorted(((planner.run_seconds(way), way) for way in candidates(planner, left_out)), key=lambda bound: bound[0])
+    allowed, own = list(candidates(planner, left_out)), Way.of(planner.recipe)
+    if own not in allowed and refusal(planner, loaded, memory=False) is None:
+        allowed.append(own)  # it may be of a kind that is not made here, such as a last micro-batch that is smaller
+    ways = sorted(((planner.run_seconds(way), way) for way in allowed), key=lambda bound: bound[0])
     searching = _Searching(planner, loaded, ways, left_out, (1 - HEADROOM) * planner.cluster.gpu.usable)
     best = list(searching.best(top))
     front = list(searching.front(best)) if best else []

@@ -12,6 +12,7 @@ from preheat.plan.planner import GIB, LayoutPlan, Phase, Planner, Way
 from preheat.plan.programs import PROGRAMS
 from preheat.plan.run import SOURCES, RunPlan
 from preheat.plan.search import Found, Search
+from preheat.recipe import beyond_training
 
 CONVENTION = "causal"
 """How MFU counts FLOPs, see `arithmetic.Flops`: the convention that metrics.jsonl has too."""
@@ -48,14 +49,23 @@ def layout_json(plan: LayoutPlan, run: RunPlan) -> dict[str, Any]:
     }
 
 
-def plan_json(planner: Planner, plan: LayoutPlan, run: RunPlan) -> dict[str, Any]:
-    """The recipe's own layout on a cluster."""
-    gpu = plan.gpu
+def head_json(planner: Planner) -> dict[str, Any]:
+    """What is planned for what, whatever the layout."""
+    cluster = planner.cluster
+    gpu = cluster.gpu
     return {
         "recipe": planner.recipe.name,
-        "cluster": {"gpus": plan.ranks, "gpu": gpu.name, "price_usd_per_hour": gpu.price, "price_source": gpu.price_source},
+        "cluster": {"gpus": cluster.count, "gpu": gpu.name, "price_usd_per_hour": gpu.price, "price_source": gpu.price_source},
         "program": planner.program.name,
         "number_format": planner.format,
+        "beyond_training": beyond_training(planner.recipe),
+    }
+
+
+def plan_json(planner: Planner, plan: LayoutPlan, run: RunPlan) -> dict[str, Any]:
+    """The recipe's own layout on a cluster."""
+    return {
+        **head_json(planner),
         "layout": layout_of(planner, plan.way),
         **layout_json(plan, run),
         "assumptions": SOURCES,

@@ -11,6 +11,7 @@ from preheat.plan.planner import GIB, LayoutPlan, Phase, Planner
 from preheat.plan.run import CHINCHILLA, SOURCES, RunPlan
 from preheat.plan.search import Found, Search
 from preheat.plan.summary import CONVENTION, OtherProgram, layout_of
+from preheat.recipe import beyond_training
 from preheat.units import rounded
 
 _MOST_PHASES = 16
@@ -18,6 +19,7 @@ _MOST_PHASES = 16
 
 def own_lines(planner: Planner, plan: LayoutPlan, run: RunPlan, other: OtherProgram | None) -> list[str]:
     """The recipe's own layout: memory, a step, the run."""
+    left = beyond_training(planner.recipe)
     return [
         f"{planner.recipe.name} on {planner.cluster}, as {planner.program.memory.name} trains it in {planner.format}",
         f"  {_layout(planner, plan)}",
@@ -26,6 +28,7 @@ def own_lines(planner: Planner, plan: LayoutPlan, run: RunPlan, other: OtherProg
         "",
         *_step(plan),
         *([f"  {_other(other)}"] if other is not None else []),
+        *([f"  preheat itself shows and exports but does not train {', '.join(left)}"] if left else []),
         "",
         *_run(plan, run),
     ]

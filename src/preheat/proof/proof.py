@@ -14,8 +14,8 @@ from typing import Any
 
 from preheat.arithmetic import layout, rank_parameters
 from preheat.arithmetic.memory import MemoryModel, Step
-from preheat.errors import Problem, RunFailed
-from preheat.recipe import Precision, Recipe
+from preheat.errors import Problem, RunFailed, refuse
+from preheat.recipe import Precision, Recipe, beyond_training
 
 PARAMETERS_APART = 0.01
 """Share by which a rank's parameters may differ: the first of the ranks that shard a tensor has up to a row more of it."""
@@ -91,8 +91,12 @@ def prove(recipe: Recipe, world: int) -> Proof:
 
     Raises:
         ValueError: the layout does not divide the ranks or the layers.
+        PreheatError: this engine has no such matrix products.
         RunFailed: a rank could not be built.
     """
+    if "precision.fp8_recipe" in beyond_training(recipe):
+        got = f'fp8_recipe = "{recipe.precision.fp8_recipe}": preheat\'s own engine, which a proof builds, has no such products'
+        refuse("plan.prove", got, "tensorwise or rowwise", "Add --set precision.fp8_recipe=tensorwise, or leave --prove out")
     stages = recipe.parallel.pipeline
     return Proof(world, tuple(_prove(recipe, world, pipeline_rank) for pipeline_rank in sorted({0, stages - 1})))
 

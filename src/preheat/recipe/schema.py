@@ -163,6 +163,13 @@ class Data(Table):
     """Share of the documents that is never trained on, chosen by a hash of the text."""
     dedup: Dedup = Dedup()
     decontaminate: Decontaminate | None = None
+    shard_size: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """GB of training ids in a file, whole documents; one file a source when absent."""
+
+    @property
+    def shard_bytes(self) -> int | None:
+        """`shard_size` in bytes."""
+        return None if self.shard_size is None else max(int(self.shard_size * 10**9), 1)
 
 
 class Tokenizer(Table):

@@ -15,10 +15,11 @@ from preheat.arithmetic import layout, parameters
 from preheat.data import Manifest
 from preheat.recipe import Recipe
 from preheat.train.device import Device, matmul_peak
-from preheat.train.files import read_json, write_json
+from preheat.train.files import read_record, write_json
 from preheat.train.ranks import exchange, from_first, is_first, world_size
 from preheat.train.run_folder import RunFolder
 
+SCHEMA = "preheat.environment/1"
 PEAK = "matmul_peak_flops"
 
 
@@ -28,7 +29,8 @@ def environment(folder: RunFolder, device: Device, recipe: Recipe, manifest: Man
     The peak is measured at the first start, and again when it is another device, number of processes or threads, or number format.
     """
     now = _environment(device, recipe, manifest, data)
-    before = from_first(lambda: read_json(folder.environment_file) if folder.environment_file.is_file() else None)
+    file, fix = folder.environment_file, "Remove it: it is written at every start"
+    before = from_first(lambda: read_record(file, SCHEMA, fix) if file.is_file() else None)
     changes = [] if before is None else [f"{key}: {before.get(key)} -> {value}" for key, value in now.items() if before.get(key) != value]
     if before is None or _speed(before) != _speed(now):
         now[PEAK] = sum(exchange(matmul_peak(device)))
@@ -47,7 +49,7 @@ def _speed(record: dict[str, Any]) -> list[Any]:
 
 def _environment(device: Device, recipe: Recipe, manifest: Manifest, data: Path) -> dict[str, Any]:
     return {
-        "schema": "preheat.environment/1",
+        "schema": SCHEMA,
         "preheat": preheat.__version__,
         "python": platform.python_version(),
         "torch": torch.__version__,

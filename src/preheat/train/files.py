@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from preheat.errors import refuse
+
 _SAFETENSORS = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float64: "F64", torch.int64: "I64"}
 _CHUNK = 2**24
 
@@ -63,6 +65,23 @@ def write_json(path: Path, value: Any) -> None:
 def read_json(path: Path) -> Any:
     """The JSON of a file."""
     return json.loads(path.read_text("utf-8"))
+
+
+def read_record(path: Path, schema: str, fix: str) -> dict[str, Any]:
+    """The JSON object of this schema that a file of a run folder holds.
+
+    Raises:
+        PreheatError: it holds something else.
+    """
+    try:
+        record = read_json(path)
+    except ValueError:
+        record = None
+    if not isinstance(record, dict):
+        refuse("run.broken-file", "it is damaged: it holds no JSON object", "", fix, file=path)
+    if record.get("schema") != schema:
+        refuse("run.folder", f"it has schema {record.get('schema')!r}", f"this version reads {schema!r}", fix, file=path)
+    return record
 
 
 def sha256(path: Path) -> str:

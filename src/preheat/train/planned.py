@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from preheat.arithmetic import Timeline, flops_per_token
-from preheat.data import IndexedDataset, Manifest, SampleOrder, StageSamples
+from preheat.data import Manifest, SampleOrder, StageSamples, opened
 from preheat.errors import PreheatError
 from preheat.hardware import Cluster, recognised
 from preheat.plan import Planner, Way, program, whole_run
@@ -21,7 +21,7 @@ def sample_order(recipe: Recipe, manifest: Manifest, data: Path) -> tuple[Sample
     """The order of samples and the timeline of a recipe over prepared data."""
     timeline = Timeline(recipe)
     names = list(dict.fromkeys(name for stage in recipe.stage for name in stage.mix))
-    datasets = {name: IndexedDataset(data / manifest.source(name).train.prefix) for name in names}
+    datasets = {name: opened(data, manifest.source(name).train) for name in names}
     stages = [
         StageSamples(stage.mix, stage.seq_len or recipe.batch.seq_len, samples)
         for stage, samples in zip(recipe.stage, timeline.stage_samples(), strict=True)

@@ -115,7 +115,8 @@ def one_speaks(say: Callable[[PreheatError], None]) -> Iterator[None]:
             raise
         for number in STOPPING:  # what ends here ends by itself, and says first what it has to
             signal.signal(number, signal.SIG_IGN)
-        first, first_code = first_failure(code)
+        relayed = isinstance(error, SystemExit) and code != REQUEUE  # what `from_first` found, the first process is about to say
+        first, first_code = first_failure(code) if not relayed else (False, code)
         speaks = first and not isinstance(error, SystemExit | KeyboardInterrupt)
         time.sleep(_HOLD_S if first else 2 * _HOLD_S)
         if isinstance(error, PreheatError) and speaks:

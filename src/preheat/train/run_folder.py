@@ -14,7 +14,7 @@ from preheat.errors import refuse
 from preheat.recipe import Loaded, Recipe, fingerprint
 from preheat.train.amend import refuse_unfit
 from preheat.train.checkpoint import newest, published
-from preheat.train.files import read_json, write_json
+from preheat.train.files import read_record, write_json
 
 SCHEMA = "preheat.run/1"
 
@@ -36,6 +36,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._lock: int | None = None
         self.recipe_file = path / "recipe.json"
         self.environment_file = path / "environment.json"
         self.plan_file = path / "plan.json"
@@ -63,9 +64,12 @@ class RunFolder:
         """
         if self.recipe_file.is_file():
             return self._reopen(loaded, data_fingerprint, initial, amend)
-        if self.path.exists() and any(entry.suffix != ".partial" for entry in self.path.iterdir()):
+        if self.path.exists() and any(entry.suffix != ".partial" and entry.name != "lock" for entry in self.path.iterdir()):
             refuse("run.folder", f"{self.path} is not empty and holds no run", "", "Choose another --run folder")
         self.path.mkdir(parents=True, exist_ok=True)
+        self.lock()
+        if self.recipe_file.is_file():  # another process made it since, and is gone
+            return self._reopen(loaded, data_fingerprint, initial, amend)
         identity = {
             "schema": SCHEMA,
             "id": uuid4().hex,
@@ -77,7 +81,6 @@ class RunFolder:
             **_described(loaded),
         }
         write_json(self.recipe_file, identity)
-        self.lock()
         return None
 
     def _reopen(self, loaded: Loaded, data_fingerprint: str, initial: str | None, amend: str | None) -> Reopened:
@@ -118,12 +121,15 @@ class RunFolder:
         Raises:
             PreheatError: another process trains here.
         """
+        if self._lock is not None:
+            return self._lock
         descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
             refuse("run.busy", f"another process is training in {self.path}", "", "Wait for it, or choose another --run folder")
+        self._lock = descriptor
         return descriptor
 
     def identity(self) -> dict[str, Any]:
@@ -134,10 +140,7 @@ class RunFolder:
         """
         if not self.recipe_file.is_file():
             refuse("run.folder", f"{self.path} is no run folder: it has no recipe.json", "", "Give the folder that `preheat train` wrote")
-        identity = read_json(self.recipe_file)
-        if identity.get("schema") != SCHEMA:
-            refuse("run.folder", f"{self.recipe_file} has schema {identity.get('schema')!r}", f"this version reads {SCHEMA!r}")
-        return dict(identity)
+        return read_record(self.recipe_file, SCHEMA, "Take the file from a backup or a mirror of the run")
 
     def recipe(self) -> Recipe:
         """The recipe that this run trains."""

@@ -206,7 +206,11 @@ def _retention(recipe: Recipe, timeline: Timeline) -> Callable[[Path], None]:
 def _write_plan(folder: RunFolder, planned: Record, manifest: Manifest) -> None:
     """At the first start, and when an amendment changed it."""
     for file, content in ((folder.plan_file, planned), (folder.data_file, asdict(manifest))):
-        if not file.is_file() or read_json(file) != content:
+        try:
+            there = read_json(file)
+        except (FileNotFoundError, ValueError):  # it is new, or damaged
+            there = None
+        if there != content:
             write_json(file, content)
 
 

@@ -88,7 +88,7 @@ def _source(
         want = f"tokenizer.bos puts {tokenizer.decode([tokenizer.bos])} before each"
         refuse("data.import", got, want, "Remove tokenizer.bos, or import ids that begin with it", key="tokenizer.bos")
     held_out = split.held_out(source.name, np.array(positions, np.uint64), data.held_out)
-    sides = _write(source.name, documents(files, tokenizer, Found()), held_out.tolist(), tokenizer, content)
+    sides = _write(source.name, documents(files, tokenizer, Found()), held_out.tolist(), tokenizer, content, data.shard_bytes)
     repaired = {what: count for what, count in sorted(found.mended.items()) if count}
     dropped = {"read": {EMPTY: found.empty}} if found.empty else {}
     size = sum(file.file.size for file in files)
@@ -97,13 +97,16 @@ def _source(
     return PreparedSource(source.name, source.licence, FORMAT, "", funnel, *sides)
 
 
-def _write(name: str, found: Iterator[tuple[str, Ids]], held_out: list[bool], tokenizer: Tokenizer, content: Path) -> list[Split]:
+def _write(
+    name: str, found: Iterator[tuple[str, Ids]], held_out: list[bool], tokenizer: Tokenizer, content: Path, limit: int | None
+) -> list[Split]:
     """Documents as `NAME_train` and `NAME_held_out`, and their lines in `documents.jsonl`, training documents first."""
     dtype, lengths = indexed.dtype_for(tokenizer.vocab_size), tokenizer.byte_lengths()
-    counts = {side: [0, 0, 0] for side in SIDES}
+    counts = dict.fromkeys(SIDES, (0, 0, 0))
     later = content.parent / "held_out.jsonl"
     with ExitStack() as stack:
-        writers = [stack.enter_context(indexed.Writer(content / f"{name}_{side}", dtype)) for side in SIDES]
+        limits = dict(zip(SIDES, (limit, None), strict=True))
+        writers = [stack.enter_context(indexed.Writer(content / f"{name}_{side}", dtype, limits[side])) for side in SIDES]
         lines: list[IO[str]] = [
             stack.enter_context(path.open(mode, encoding="utf-8")) for path, mode in ((content / DOCUMENTS, "a"), (later, "w"))
         ]
@@ -112,10 +115,12 @@ def _write(name: str, found: Iterator[tuple[str, Ids]], held_out: list[bool], to
             writers[held].add(ids)
             row = {"source": name, "split": side, "id": label, "bytes": size, "tokens": len(ids)}
             lines[held].write(json.dumps(row, ensure_ascii=False) + "\n")
-            counts[side] = [a + b for a, b in zip(counts[side], (1, len(ids), size), strict=True)]
+            known = counts[side]
+            counts[side] = known[0] + 1, known[1] + len(ids), known[2] + size
     with (content / DOCUMENTS).open("ab") as stream:
         stream.write(later.read_bytes())
-    return [Split(f"{name}_{side}", *counts[side]) for side in SIDES]
+    shards = tuple(sorted(path.stem for path in content.glob(f"{name}_train-*.idx"))) if limit is not None else ()
+    return [Split(f"{name}_{side}", *counts[side], shards if side == SIDES[0] else ()) for side in SIDES]
 
 
 def _key(ids: Ids) -> bytes:

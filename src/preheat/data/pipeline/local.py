@@ -43,7 +43,7 @@ class Processes:
     """Several worker processes, which live until `close`."""
 
     def __init__(self, count: int) -> None:
-        self.description = f"{count} processes"
+        self.description = f"{count} process{'es' * (count != 1)}"
         self._count = count
         self._workers: list[subprocess.Popen[str]] = []
         self._idle: SimpleQueue[subprocess.Popen[str]] = SimpleQueue()

@@ -10,7 +10,7 @@ from typing import Protocol
 from preheat.data.pipeline.local import InProcess, Processes
 from preheat.data.pipeline.plan import Plan
 from preheat.data.pipeline.reading import CHECK
-from preheat.data.pipeline.stages import STAGES
+from preheat.data.pipeline.stages import in_order
 from preheat.data.pipeline.tasks import Context, Stage, is_done
 from preheat.errors import PreheatError, Problem, RunFailed
 
@@ -52,10 +52,14 @@ class Backend(Protocol):
 
 
 def local_backend(plan: Plan, workers: int | None) -> Backend:
-    """Processes on this machine, as many as it has cores unless told otherwise."""
+    """Processes on this machine, as many as it has cores unless told otherwise.
+
+    Parquet is never read in this process: a library that a damaged file crashes takes a worker with it, and we live to name the file.
+    """
     size = sum(shard.size for shard in plan.shards)
     count = min(workers or os.cpu_count() or 1, max(len(plan.shards), 1))
-    return Processes(count) if count > 1 and (workers or size >= PARALLEL_FROM) else InProcess()
+    crashes = any(source.format == "parquet" for source in plan.data.source)
+    return Processes(count) if crashes or (count > 1 and (workers or size >= PARALLEL_FROM)) else InProcess()
 
 
 def perform_all(context: Context, backend: Backend, progress: Progress) -> None:
@@ -66,7 +70,7 @@ def perform_all(context: Context, backend: Backend, progress: Progress) -> None:
         RunFailed: a task failed, or said it was done and left nothing.
     """
     lap = time.perf_counter()
-    for stage in STAGES:
+    for stage in in_order(context.plan):
         everything = range(stage.count(context.plan))
         left = [number for number in everything if not is_done(context, stage, number)]
         if len(left) < len(everything):

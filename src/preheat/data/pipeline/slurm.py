@@ -6,7 +6,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from preheat.data.pipeline.stages import STAGES
+from preheat.data.pipeline.stages import in_order
 from preheat.data.pipeline.tasks import Context
 
 ARRAY_LIMIT = 1000
@@ -28,7 +28,7 @@ def script(context: Context, finish: str, *, at_once: int, options: str) -> str:
         f"mkdir -p {shlex.quote(str(work / 'logs'))}",
         "after=",
     ]
-    for stage in STAGES:
+    for stage in in_order(context.plan):
         count = stage.count(context.plan)
         if not count:
             continue

@@ -12,7 +12,7 @@ import numpy as np
 
 from preheat.data import indexed
 from preheat.data.document import HEAD, Document, exclude
-from preheat.data.pipeline.assigning import DIVIDE, GONE, SIDE_NAMES, SIDES, TOKENIZER, duplicates_found
+from preheat.data.pipeline.assigning import DIVIDE, GONE, SIDE_NAMES, SIDES, TOKENIZER, TRAIN, duplicates_found
 from preheat.data.pipeline.duplicates import EXACT, address, gone, library
 from preheat.data.pipeline.plan import Plan
 from preheat.data.pipeline.reading import EXCLUDED, READ, Counts, write_lines
@@ -88,7 +88,8 @@ def _merge(context: Context, number: int, folder: Path) -> None:
     name = context.plan.data.source[source].name
     parts = [context.folder(ENCODE.name, shard) for shard in context.plan.shards_of(source)]
     dtype = indexed.dtype_for(_tokenizer(context).vocab_size)
-    indexed.merge([part / side for part in parts], folder / f"{name}_{side}", dtype)
+    limit = context.plan.data.shard_bytes if side == SIDE_NAMES[TRAIN] else None
+    indexed.merge([part / side for part in parts], folder / f"{name}_{side}", dtype, limit)
     _joined((part / f"{side}.jsonl" for part in parts), folder / DOCUMENTS)
 
 
@@ -100,8 +101,8 @@ def _merge_needs(plan: Plan, number: int) -> list[Reference]:
     return [(TOKENIZER.name, 0), *((ENCODE.name, shard) for shard in plan.shards_of(_side(plan, number)[0]))]
 
 
-def _merge_settings(context: Context, number: int) -> str:
-    return context.plan.data.source[_side(context.plan, number)[0]].name
+def _merge_settings(context: Context, number: int) -> object:
+    return [context.plan.data.source[_side(context.plan, number)[0]].name, context.plan.data.shard_bytes]
 
 
 MERGE = Stage("merge", lambda plan: 2 * len(plan.data.source), _merge, _merge_settings, _merge_needs)

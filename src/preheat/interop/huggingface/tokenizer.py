@@ -9,11 +9,13 @@ from preheat.data import Tokenizer
 
 
 def write_tokenizer(tokenizer: Tokenizer, folder: Path, max_positions: int) -> None:
-    """Write `tokenizer.json` as it was trained with, and `tokenizer_config.json`. The end-of-document token begins and ends a text."""
+    """Write `tokenizer.json` as it was trained with, and `tokenizer_config.json`. A document's end ends a text, and begins it unless
+    documents have a beginning of their own.
+    """
     end = tokenizer.decode([tokenizer.eod])
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": end,
+        "bos_token": tokenizer.decode([tokenizer.start]),
         "eos_token": end,
         "model_max_length": max_positions,
         "clean_up_tokenization_spaces": False,

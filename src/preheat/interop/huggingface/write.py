@@ -78,7 +78,7 @@ def export_huggingface(
         written = _write_tensors(plain, family, partial, shard_bytes)
         stored = written[family.embedding].dtype
         _write_json(partial / "config.json", config_json(family, plain.model, setting, stored, tokenizer))
-        ends = {} if tokenizer is None else {"bos_token_id": tokenizer.eod, "eos_token_id": tokenizer.eod}
+        ends = {} if tokenizer is None else {"bos_token_id": tokenizer.start, "eos_token_id": tokenizer.eod}
         _write_json(partial / "generation_config.json", {**ends, "do_sample": True, "temperature": 0.8, "top_p": 0.95})
         if tokenizer is not None:
             write_tokenizer(tokenizer, partial, setting.max_positions)
@@ -97,12 +97,12 @@ def export_huggingface(
 
 def config_json(family: Family, model: Model, setting: Setting, dtype: str, tokenizer: Tokenizer | None) -> dict[str, Any]:
     """The whole config.json, made from the trained model and nothing else."""
-    end = tokenizer.eod if tokenizer else None
+    start, end = (tokenizer.start, tokenizer.eod) if tokenizer else (None, None)
     return {
         "architectures": [family.architecture],
         "model_type": family.model_type,
         **family.config(model, setting),
-        "bos_token_id": end,
+        "bos_token_id": start,
         "eos_token_id": end,
         "torch_dtype": dtype,
         "dtype": dtype,
