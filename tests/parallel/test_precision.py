@@ -87,9 +87,10 @@ def test_a_matrix_that_fp8_cannot_multiply_is_refused() -> None:
         losses(DENSE.model_copy(update={"ffn_hidden": 40}), Parallel(), torch.bfloat16, Precision(compute="fp8", fp8_recipe="tensorwise"))
 
 
-@pytest.mark.parametrize("scaling", ["tensorwise", "rowwise"])
 @pytest.mark.parametrize(
-    "sizes", [{"sharding": "full"}, {"tensor": 2, "sequence": True}, {"pipeline": 2}], ids=["sharded", "sequence", "pipeline"]
+    ("sizes", "scaling"),
+    [({"sharding": "full"}, "tensorwise"), ({"tensor": 2, "sequence": True}, "rowwise"), ({"pipeline": 2}, "rowwise")],
+    ids=["sharded", "sequence", "pipeline"],
 )
 def test_fp8_over_ranks_is_one_process(ranks: RankPool, sizes: dict[str, Any], scaling: str) -> None:
     """Ranks scale what they hold, so that roundings part, and losses by some 1e-3; a scale that is lost shows at once."""

@@ -251,7 +251,7 @@ class StepModel:
         return gradients + weights + 2 * pause
 
     def _held(self, tensor: int, pipeline: int, expert_ways: int) -> tuple[float, float]:
-        """Parameters on a rank, dense and of experts: the mean of the pipeline's stages, with an embedding, a head or, of one stage, both."""
+        """Parameters on a rank, dense and of experts: the mean of the stages with an embedding or a head; one stage alone has both."""
         count = self._count
         layers = count.total - count.experts - count.embedding - count.positions - count.head
         outer = count.embedding + count.positions + count.head if pipeline == 1 else count.embedding

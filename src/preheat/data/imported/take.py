@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -24,7 +25,7 @@ from preheat.data.prepare import configuration, existing, listing, refuse_names
 from preheat.data.sources import File, resolve
 from preheat.data.tokenizer import Tokenizer
 from preheat.data.workspace import CONTENT, workspace
-from preheat.errors import Problem, RunFailed, refuse
+from preheat.errors import PreheatError, Problem, RunFailed, refuse
 
 FORMAT = "tokens"
 SIDES = ("train", "held_out")
@@ -57,15 +58,19 @@ def take(data: recipe.Data, tokenizer: recipe.Tokenizer, vocab_size: int, *, fol
     files = [resolve(source, folder) for source in data.source]
     try:
         with workspace(out) as work:
-            content = work / CONTENT
-            built.save(content)
-            (content / EXCLUSIONS).touch()
-            taken = [
-                _source(source, recognised(own), data, built, content, progress) for source, own in zip(data.source, files, strict=True)
-            ]
-            asked = configuration(data, tokenizer, vocab_size)
-            inputs = _inputs(files, listing(data, tokenizer, folder, files))
-            _manifest(content, asked, inputs, tokenizer, built, taken).save(content)
+            try:
+                content = work / CONTENT
+                built.save(content)
+                (content / EXCLUSIONS).touch()
+                taken = [
+                    _source(source, recognised(own), data, built, content, progress) for source, own in zip(data.source, files, strict=True)
+                ]
+                asked = configuration(data, tokenizer, vocab_size)
+                inputs = _inputs(files, listing(data, tokenizer, folder, files))
+                _manifest(content, asked, inputs, tokenizer, built, taken).save(content)
+            except (PreheatError, OSError):
+                shutil.rmtree(work, ignore_errors=True)  # Unlike a preparation, the next one begins anew.
+                raise
     except OSError as error:
         got = f"the imported data cannot be written: {error.strerror or error}"
         raise RunFailed(Problem("data.write", got, "", "Make room, and import again")) from error
