@@ -7,8 +7,9 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Placement, Shard, distribute_tensor
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from torch.distributed.tensor import DTensor, Placement, distribute_tensor
+
+from preheat.parallel.blocks import own_block
 
 
 def distribute(module: nn.Module, mesh: DeviceMesh, placements: Callable[[str], Sequence[Placement]]) -> None:
@@ -18,19 +19,13 @@ def distribute(module: nn.Module, mesh: DeviceMesh, placements: Callable[[str], 
 
 
 def fill_own(parameter: nn.Parameter, draw: Callable[[range | None], Tensor]) -> None:
-    """Put this rank's part of the initial values into a parameter; of one block of it only these rows are drawn."""
+    """Put this rank's part of the initial values into a parameter; only its rows are drawn."""
     if not isinstance(parameter, DTensor):
         parameter.copy_(draw(None))
         return
-    local = parameter.to_local()
-    shards = [placement for placement in parameter.placements if not placement.is_replicate()]
-    dims = [placement.dim for placement in shards if type(placement) is Shard]
-    if all(placement == Shard(0) for placement in shards) or len(set(dims)) == len(shards):  # one block of the whole
-        _, offset = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh, parameter.placements)
-        rows, *rest = (slice(start, start + size) for start, size in zip(offset, local.shape, strict=True))
-        local.copy_(draw(range(rows.start, rows.stop))[:, *rest])
-    else:
-        local.copy_(distribute_tensor(draw(None), parameter.device_mesh, parameter.placements, src_data_rank=None).to_local())
+    start, shape = own_block(parameter)
+    rows, *rest = (slice(begin, begin + size) for begin, size in zip(start, shape, strict=True))
+    parameter.to_local().copy_(draw(range(rows.start, rows.stop))[:, *rest])
 
 
 def compute_bare(module: nn.Module, gradients: Sequence[Placement] | None = None) -> None:

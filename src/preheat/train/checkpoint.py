@@ -21,9 +21,9 @@ import torch.distributed as dist
 from safetensors import safe_open
 from torch import Tensor
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from preheat.errors import Problem, RunFailed, Where
+from preheat.parallel import own_block
 from preheat.train.files import read_json, sha256, sync, write_json, write_tensors
 from preheat.train.ranks import Group, exchange, is_first, together
 
@@ -349,8 +349,8 @@ def own_part(tensor: Tensor) -> tuple[Tensor, Region]:
     """This rank's part of a tensor, and where in the whole it stands."""
     if not isinstance(tensor, DTensor):
         return tensor.detach(), Region((0,) * tensor.dim(), tuple(tensor.shape))
-    shape, start = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
-    return tensor.to_local().detach(), Region(tuple(start), tuple(shape))
+    start, shape = own_block(tensor)
+    return tensor.to_local().detach(), Region(start, shape)
 
 
 def _read(source: Any, name: str, where: tuple[slice, ...]) -> Tensor:
