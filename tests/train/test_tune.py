@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from preheat.recipe import load
+from preheat.recipe import Recipe, load
+from preheat.train import tune
 from preheat.train.trial import Result
 from preheat.train.tune import Try, best_try, setting, with_setting
 
@@ -15,7 +16,7 @@ from .conftest import RECIPE, preheat
 
 
 def attempt(size: int, speed: float | None, memory: int = 0, kind: str = "none") -> Try:
-    return Try(size, kind, Result(1.0, speed, 0.5, memory) if speed is not None else None)
+    return Try(size, kind, Result(1.0, speed, 0.5, memory, None) if speed is not None else None)
 
 
 @pytest.mark.parametrize(
@@ -43,17 +44,37 @@ def test_what_is_chosen_can_be_set(tmp_path: Path) -> None:
         assert (told.stage[0].micro_size or told.batch.micro_size) == tried.stage[0].micro_size == 4
 
 
+def sizes_tried(monkeypatch: pytest.MonkeyPatch, recipe: Recipe, limit: int | None, fits: int) -> list[int]:
+    """The sizes that are tried where `fits` is the largest that fits, of which one sample alone takes 100 MB."""
+    monkeypatch.setattr(
+        tune,
+        "run_try",
+        lambda recipe, *_: Result(1.0, 1.0, 0.5, 10**8, limit) if (recipe.stage[0].micro_size or 0) <= fits else None,
+    )
+    return [attempt.micro_size for attempt in tune.tries(recipe, ["none"], 1, None)]
+
+
+def test_sizes_far_below_what_should_fit_are_left_out(mini: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = ("batch.global_size=256", "batch.ramp=[]", "batch.seq_len=64")
+    recipe = load(str(mini[0]), shape).recipe
+    assert sizes_tried(monkeypatch, recipe, 10**12, 256) == [1, 64, 128, 256], "a quarter of a batch that fits whole"
+    assert sizes_tried(monkeypatch, recipe, 10**12, 20) == [1, 64, 32, 16], "it was too much: back to the first that fits"
+    assert sizes_tried(monkeypatch, recipe, 10**12, 0) == [1]
+    assert sizes_tried(monkeypatch, recipe, 10**8, 4) == [1, 2, 4, 8], "nothing more should fit"
+    assert sizes_tried(monkeypatch, recipe, None, 256) == [2**power for power in range(9)], "nobody knows"
+
+
 def test_sizes_are_tried_until_memory_runs_out(mini: tuple[Path, Path]) -> None:
     """Feed-forward activations of 4,096 tokens x 2,048 x 4 bytes are 32 MiB, of which a layer keeps several: 64 sequences are gigabytes."""
     shape = ["batch.seq_len=4096", "batch.global_size=64", "batch.ramp=[]", "model.ffn_hidden=2048", "model.layers=1"]
     options = [part for entry in shape for part in ("--set", entry)]
     report = json.loads(preheat("tune", mini[0], *options, "--memory-limit", "1", "--steps", "1", "--json").stdout)
     sizes = [entry["micro_size"] for entry in report["tries"]]
-    assert sizes == [2**power for power in range(len(sizes))]
-    assert [entry["fits"] for entry in report["tries"]] == [True] * (len(sizes) - 1) + [False]
-    assert len(sizes) > 1
-    assert all(entry["peak_bytes"] > 2**27 and entry["tokens_per_s"] > 0 for entry in report["tries"][:-1])
-    assert report["set"][0].removeprefix("batch.micro_size=") in map(str, sizes[:-1])
+    fitting = [entry for entry in report["tries"] if entry["fits"]]
+    assert sizes[0] == 1
+    assert min(entry["micro_size"] for entry in report["tries"] if not entry["fits"]) == 2 * max(entry["micro_size"] for entry in fitting)
+    assert all(entry["peak_bytes"] > 2**27 and entry["tokens_per_s"] > 0 for entry in fitting)
+    assert report["set"][0].removeprefix("batch.micro_size=") in [str(entry["micro_size"]) for entry in fitting]
 
 
 def test_nothing_fits(mini: tuple[Path, Path]) -> None:

@@ -60,6 +60,8 @@ class Result:
     """Causal convention, see `preheat.arithmetic.flops`."""
     peak_bytes: int
     """The most that a process held: on a GPU what PyTorch reserved, else resident memory with the program itself."""
+    limit_bytes: int | None
+    """The most that it might have held; None where nothing says so."""
 
 
 def says_no_memory(text: str) -> bool:
@@ -113,19 +115,24 @@ def seconds(step: Callable[[], None], steps: int, device: torch.device) -> float
     return best
 
 
-def limit_memory(device: Device, limit: int | None) -> None:
-    """Let an allocation fail that would take more, see `Request`: on a CPU the system would else end some process to make room."""
+def limit_memory(device: Device, limit: int | None) -> int | None:
+    """Let an allocation fail that would take more, see `Request`: on a CPU the system would else end some process to make room.
+
+    Returns:
+        The limit in bytes, or what there is; None where nothing says so.
+    """
     if device.torch_device.type == "cuda":
+        total = torch.cuda.get_device_properties(device.torch_device).total_memory
         if limit is not None:
-            total = torch.cuda.get_device_properties(device.torch_device).total_memory
             torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total), device.torch_device)
-        return
+        return total if limit is None else min(total, limit)
     meminfo = Path("/proc/meminfo")
     if limit is None and meminfo.is_file():
         (available,) = (line.split()[1] for line in meminfo.read_text().splitlines() if line.startswith("MemAvailable:"))
         limit = int(available) * 1024 // world_size()
     if limit is not None:
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    return limit
 
 
 def peak_bytes(device: Device) -> int:
@@ -141,11 +148,11 @@ def try_it(request: Request) -> Result:
     Watchdog(join("cuda" if torch.cuda.is_available() else "cpu", PATIENCE_S), PATIENCE_S)
     device = choose(recipe.precision)
     peak = request.peak_flops or sum(exchange(matmul_peak(device)))
-    limit_memory(device, request.memory_limit)
+    limit = limit_memory(device, request.memory_limit)
     engine = Engine(recipe.model, recipe.parallel, recipe.seed, device.torch_device, device.compute, recipe.precision)
     rate = tokens_per_second(engine, recipe, request.steps)
     flops = flops_per_token(recipe.model, first_stage(recipe).seq_len).causal
-    return Result(peak, rate, model_flops_utilization(rate, flops, peak), max(exchange(peak_bytes(device))))
+    return Result(peak, rate, model_flops_utilization(rate, flops, peak), max(exchange(peak_bytes(device))), limit)
 
 
 def main(request_file: Path, result_file: Path) -> None:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from preheat.arithmetic import layout, smallest_world
+from preheat.arithmetic.memory import MemoryModel, Step
 from preheat.errors import Problem, RunFailed
 from preheat.recipe import Recipe
 from preheat.train.files import read_json, write_json
@@ -33,6 +34,8 @@ class Try:
 def tries(recipe: Recipe, kinds: Sequence[str], steps: int, memory_limit: int | None) -> Iterator[Try]:
     """Micro-batch sizes 1, 2, 4 ... of the first stage until memory or the batch of a replica is used up, for each way to recompute.
 
+    After 1 it goes on with a quarter of the largest size that should fit by the planner's figures, and back if that was too much.
+
     Args:
         kinds: of `parallel.recompute.kind`.
         steps: that are timed.
@@ -45,13 +48,31 @@ def tries(recipe: Recipe, kinds: Sequence[str], steps: int, memory_limit: int | 
     most = max(1, first_stage(recipe).batch_size // replicas)
     peak_flops: float | None = None
     for kind in kinds:
-        size = 1
-        while size <= most:
+        size, largest, smallest_not = 1, 0, most + 1
+        while largest < size < smallest_not:
             result = run_try(with_setting(recipe, size, kind), steps, memory_limit, peak_flops)
             yield Try(size, kind, result)
             if result is None:
-                break
-            peak_flops, size = result.peak_flops, 2 * size
+                smallest_not, size = size, size // 2
+                continue
+            peak_flops, first, largest = result.peak_flops, size == 1, size
+            size = max(2, likely_size(with_setting(recipe, 1, kind), result, most) // 4) if first else 2 * size
+
+
+def likely_size(recipe: Recipe, first: Result, most: int) -> int:
+    """The largest power of two up to `most` that should fit: what one sample took, and what the memory model says of the others."""
+    if first.limit_bytes is None:
+        return 1
+    ranks, segment = smallest_world(recipe.parallel), first_stage(recipe)
+    memory = MemoryModel(recipe.model, recipe.precision, recipe.optimizer)
+
+    def total(size: int) -> int:
+        return memory.fullest(recipe.parallel, ranks, Step(size, segment.seq_len, most // size)).total
+
+    size = 1
+    while 2 * size <= most and first.peak_bytes + total(2 * size) - total(1) <= first.limit_bytes:
+        size *= 2
+    return size
 
 
 def best_try(done: Sequence[Try]) -> Try | None:
