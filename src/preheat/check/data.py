@@ -120,6 +120,8 @@ def idle(subject: Subject) -> Iterator[Finding]:
                 yield Finding(f"data.source.{index}.{name}", f"{name} has no effect on token ids", "", "Remove it")
     if not data.dedup.near and subject.given("data.dedup.jaccard"):
         yield Finding("data.dedup.jaccard", "jaccard has no effect with near = false", "", "Remove it")
+    if data.dedup.against and all(source.format == "tokens" for source in data.source):
+        yield Finding("data.dedup.against", "against has no effect on token ids", "", "Remove it")
     if data.held_out.amount == 1:
         yield Finding("data.held_out", "everything is held out", "something to train on", "Hold out 1%")
     if data.held_out.amount == 0 and subject.recipe.evaluation.every is not None:

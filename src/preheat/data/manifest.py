@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
@@ -24,6 +24,8 @@ class Inputs:
     bytes: int
     listing: str
     sha256: str
+    against: Mapping[str, str] = field(default_factory=dict)
+    """Prepared folders whose documents were left out here -> their fingerprints then."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,16 @@ class FileEntry:
 
 
 @dataclass(frozen=True)
+class Index:
+    """How the index of the documents was made, by which later preparations know them: the version of the rules, and the parameters of the
+    MinHash bands, None where there are none.
+    """
+
+    rules: int
+    signature: tuple[int, ...] | None
+
+
+@dataclass(frozen=True)
 class Manifest:
     """The whole prepared folder.
 
@@ -113,6 +125,8 @@ class Manifest:
     dtype: str
     sources: tuple[PreparedSource, ...]
     files: Mapping[str, FileEntry]
+    index: Index | None = None
+    """None for token ids that were imported."""
 
     def source(self, name: str) -> PreparedSource:
         """A source by name.

@@ -10,7 +10,7 @@ import json
 import shutil
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from preheat import recipe
@@ -19,6 +19,7 @@ from preheat.data.clean import STEP_NAMES
 from preheat.data.manifest import FILE_NAME, SCHEMA, FileEntry, Funnel, Inputs, Manifest, PreparedSource, Split
 from preheat.data.pipeline import Backend, Context, Plan, divided, local_backend, perform_all, shard_size
 from preheat.data.pipeline.assigning import TOKENIZER, tokenizer_content
+from preheat.data.pipeline.index import against, index_of
 from preheat.data.pipeline.plan import RULES_VERSION
 from preheat.data.pipeline.reading import CHECK, READ, Counts
 from preheat.data.pipeline.run import Progress
@@ -60,6 +61,7 @@ def prepare(
         return found
     start = time.perf_counter()
     files = [resolve(source, folder) for source in data.source]
+    before = against(data.dedup, folder)
     try:
         with workspace(out) as work:
             context = Context(work, _plan(data, tokenizer, vocab_size, folder, files))
@@ -72,7 +74,7 @@ def prepare(
                 perform_all(context, chosen, progress)
             finally:
                 chosen.close()
-            _finish(context, files, progress)
+            _finish(context, files, before, progress)
     except BrokenPipeError:
         raise  # Whoever read what we print is gone: no fault of the disk.
     except OSError as error:
@@ -92,6 +94,7 @@ def planned(data: recipe.Data, tokenizer: recipe.Tokenizer, vocab_size: int, *, 
     refuse_tokens(data)
     if out.exists():
         refuse("data.out", "the folder exists", "there is nothing left to plan", "Choose another folder, or delete this one", file=out)
+    against(data.dedup, folder)
     work = work_folder(out)
     work.mkdir(parents=True, exist_ok=True)
     context = Context(work, _plan(data, tokenizer, vocab_size, folder, [resolve(source, folder) for source in data.source]))
@@ -152,18 +155,23 @@ def existing(
         refuse("data.out", "the folder holds data prepared by another configuration", want, fix, file=out)
     try:
         files = [resolve(source, folder) for source in data.source]
+        before = {name: Manifest.load(folder / name).fingerprint for name in data.dedup.against}
     except PreheatError as error:
         progress(f"using the prepared data in {out}; its sources are no longer there ({error.problems[0].got})")
         return manifest
     if listing(data, tokenizer, folder, files) != manifest.inputs.listing:
         got = f"the sources have changed ({sum(map(len, files)):,} files now)"
         refuse("data.changed", got, f"they had {manifest.inputs.files:,} files, or other sizes, when prepared", fix, file=out)
+    for name, fingerprint in before.items():
+        if fingerprint != manifest.inputs.against[name]:
+            want = f"its fingerprint was {manifest.inputs.against[name][:12]} when this was prepared"
+            refuse("data.changed", f"{name} holds other data now ({fingerprint[:12]})", want, fix, key="data.dedup.against", file=out)
     progress(f"using the prepared data in {out}")
     shutil.rmtree(work_folder(out), ignore_errors=True)  # It is there if we were killed at the very end.
     return manifest
 
 
-def _finish(context: Context, files: Sequence[Sequence[File]], progress: Progress) -> None:
+def _finish(context: Context, files: Sequence[Sequence[File]], before: Mapping[str, str], progress: Progress) -> None:
     """Put the outputs together in the content folder, with a manifest."""
     plan, content = context.plan, context.work / CONTENT
     tasks = [(TOKENIZER.name, 0), (LIST.name, 0), *((MERGE.name, task) for task in range(MERGE.count(plan)))]
@@ -192,11 +200,13 @@ def _finish(context: Context, files: Sequence[Sequence[File]], progress: Progres
             sum(file.size for own in files for file in own),
             listing(plan.data, plan.tokenizer, Path(plan.folder), files),
             hashlib.sha256("\n".join(digests).encode()).hexdigest(),
+            before,
         ),
         tokenizer=built.used(plan.tokenizer.kind),
         dtype=str(indexed.dtype_for(built.vocab_size)),
         sources=prepared,
         files={name: found[name] for name in sorted(found)},
+        index=index_of(plan.data.dedup),
     ).save(content)
 
 

@@ -144,6 +144,8 @@ class Dedup(Table):
     near: bool = True
     jaccard: Annotated[float, Field(gt=0, le=1)] = 0.45
     """Documents at least this similar to a kept one are dropped."""
+    against: Annotated[tuple[str, ...], List] = ()
+    """Prepared folders, relative to the recipe file: documents equal or near to one that they keep are dropped, too."""
 
 
 class Decontaminate(Table):

@@ -12,20 +12,19 @@ import numpy.typing as npt
 from preheat.data import dedup, split
 from preheat.data.dedup.grams import Hashes
 from preheat.data.dedup.signatures import BANDS
+from preheat.data.pipeline.index import DTYPE, Earlier
 from preheat.data.pipeline.plan import Plan, fingerprint
 from preheat.data.pipeline.reading import CHECK, READ
 from preheat.data.pipeline.tasks import Context, Reference, Stage, entries
 from preheat.data.pipeline.texts import Library, batches, texts
 
 DOCUMENTS, BAND_FILE = "documents.npy", "bands.npy"
-DTYPE = np.dtype([("key", "<u8", (4,)), ("position", "<u8"), ("characters", "<u8"), ("bytes", "<u8")])
-"""What is kept in memory of each document, in single tasks of a step: a row of this, 56 bytes, and a few numbers more."""
 BATCH = 4_000_000
 """Characters of text in memory at a time."""
 BAND_TASKS, GROUP_TASKS = 8, 16
 
 
-def by_key(keys: npt.NDArray[np.uint64], *first: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def by_key(keys: npt.NDArray[np.uint64], *first: npt.NDArray[np.integer | np.bool_]) -> npt.NDArray[np.int64]:
     """The order of documents by `first`, and where these are equal by the bytes of their keys, whose shape is (documents, 4)."""
     return np.lexsort((*keys.byteswap().T[::-1], *reversed(first)))
 
@@ -35,9 +34,16 @@ def library(context: Context) -> Library:
     return context.once("library", lambda: Library([context.folder(READ.name, number) for number in range(len(context.plan.shards))]))
 
 
+def earlier(context: Context) -> Earlier:
+    """The documents that the prepared folders of `data.dedup.against` kept. Their numbers go on where those of `library` end."""
+    return context.once("earlier", lambda: Earlier(Path(context.plan.folder), context.plan.data.dedup.against))
+
+
 def address(context: Context, number: int) -> str:
     """The source and the label of a document."""
     books = library(context)
+    if number >= len(books):
+        return earlier(context).address(number - len(books))
     shard, _ = books.locate(number)
     return f"{context.plan.data.source[context.plan.shards[shard].source].name}: {books.label(number)}"
 
@@ -72,15 +78,16 @@ SIGN = Stage(
 
 
 def _exact(context: Context, number: int, folder: Path) -> None:
-    """For each document the number of the one with the same text that stays for it, or -1.
+    """For each document, the earlier ones included, the number of the one with the same text that stays for it, or -1.
 
-    The one in the source that the recipe names first stays, then the longest, then the first. A file says what all of this was found in,
-    so that a later step that needs this one needs all texts.
+    An earlier one stays, else the one in the source that the recipe names first, then the longest, then the first. A file says what all of
+    this was found in, so that a later step that needs this one needs all texts.
     """
     found_in = [[entries(context, stage, n) for stage in (READ.name, SIGN.name)] for n in range(len(context.plan.shards))]
-    (folder / "found_in.txt").write_text(fingerprint(found_in), "utf-8")
-    table = documents(context)
-    sources = np.repeat([shard.source for shard in context.plan.shards], library(context).counts)
+    before = earlier(context)
+    (folder / "found_in.txt").write_text(fingerprint([found_in, before.identity]), "utf-8")
+    table = np.concatenate((documents(context), before.rows()))
+    sources = np.repeat([*(shard.source for shard in context.plan.shards), -1], [*library(context).counts, len(before)])
     np.save(folder / "stays_for.npy", dedup.exact_duplicates(table["key"], (sources, -table["characters"].astype(np.int64))))
 
 
@@ -92,16 +99,20 @@ def _nothing(context: Context, number: int) -> None:
     return None
 
 
-EXACT = Stage("exact", lambda plan: 1, _exact, _nothing, _every_shard)
+EXACT = Stage("exact", lambda plan: 1, _exact, lambda context, number: earlier(context).identity, _every_shard)
 
 
 def _match_bands(context: Context, number: int, folder: Path) -> None:
-    """Documents that share one of the task's bands with another one, and beside each the first of those."""
+    """Documents that share one of the task's bands with another one, and beside each the first of those, which is none of the earlier ones:
+    what only they share changes nothing.
+    """
+    own, before = len(library(context)), earlier(context)
     staying = np.flatnonzero(np.load(context.folder(EXACT.name) / "stays_for.npy") < 0)
     found = []
     for band in range(number, BANDS, BAND_TASKS):
         values = np.concatenate([_bands_of(context, shard)[band] for shard in range(len(context.plan.shards))])
-        found.append(np.stack(dedup.equal_bands(values, staying)))
+        equal = np.stack(dedup.equal_bands(np.concatenate((values, before.band(band))), staying))
+        found.append(equal[:, equal[1] < own])
     np.save(folder / "equal.npy", np.concatenate(found, axis=1))
 
 
@@ -131,17 +142,22 @@ def _compare(context: Context, number: int, folder: Path) -> None:
     # Consecutive roots go to different tasks; large groups are far between.
     own = np.unique(roots, return_inverse=True)[1] % GROUP_TASKS == number
     members, roots = members[own], roots[own]
-    table, books = documents(context), library(context)
-    bands = _bands(context, books, members)
-    order = by_key(table["key"][members], roots, -table["characters"][members].astype(np.int64))
+    books, before = library(context), earlier(context)
+    table = np.concatenate((documents(context), before.rows()))[members]
+    settled = members >= len(books)
+    bands = np.concatenate((_bands(context, books, members[~settled]), before.bands(members[settled] - len(books))), axis=1)
+    order = by_key(table["key"], roots, ~settled, -table["characters"].astype(np.int64))
     ranked = members[order].tolist()
 
+    def text(number: int) -> str:
+        return books.text(number) if number < len(books) else before.text(number - len(books))
+
     def load(numbers: Sequence[int]) -> Iterator[Hashes]:
-        for batch in batches(map(books.text, numbers), BATCH // 4):
+        for batch in batches(map(text, numbers), BATCH // 4):
             found = dedup.shingles(batch)
             yield from (found.distinct(i) for i in range(len(found)))
 
-    gone = dedup.near_duplicates(ranked, roots[order], bands[:, order], load, context.plan.data.dedup.jaccard)
+    gone = dedup.near_duplicates(ranked, roots[order], bands[:, order], load, context.plan.data.dedup.jaccard, settled[order])
     books.close()
     rows = [(member, match.kept, match.similarity) for member, match in sorted(gone.items())]
     np.save(folder / "gone.npy", np.array(rows, MATCH))
@@ -175,7 +191,7 @@ COMPARE = Stage(
 
 def gone(context: Context) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.void]]:
     """For each document the equal one that stays for it, or -1; and the similar ones that go, as rows of `MATCH` by number."""
-    stays_for = np.load(context.folder(EXACT.name) / "stays_for.npy")
+    stays_for = np.load(context.folder(EXACT.name) / "stays_for.npy")[: len(library(context))]
     tasks = range(COMPARE.count(context.plan))
     similar = np.concatenate([np.zeros(0, MATCH), *(np.load(context.folder(COMPARE.name, task) / "gone.npy") for task in tasks)])
     return stays_for, np.sort(similar, order="number")

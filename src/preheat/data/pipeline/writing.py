@@ -11,16 +11,18 @@ from pathlib import Path
 import numpy as np
 
 from preheat.data import indexed
+from preheat.data.dedup.signatures import BANDS
 from preheat.data.document import HEAD, Document, exclude
+from preheat.data.pipeline import duplicates, index
 from preheat.data.pipeline.assigning import DIVIDE, GONE, SIDE_NAMES, SIDES, TOKENIZER, TRAIN, duplicates_found
-from preheat.data.pipeline.duplicates import EXACT, address, gone, library
+from preheat.data.pipeline.duplicates import EXACT, SIGN, address, earlier, gone, library
 from preheat.data.pipeline.plan import Plan
 from preheat.data.pipeline.reading import EXCLUDED, READ, Counts, write_lines
 from preheat.data.pipeline.tasks import Context, Reference, Stage
 from preheat.data.pipeline.texts import Library, texts
 from preheat.data.tokenizer import Tokenizer
 
-DOCUMENTS, EXCLUSIONS = "documents.jsonl", "exclusions.jsonl"
+DOCUMENTS, EXCLUSIONS = index.LINES, "exclusions.jsonl"
 
 
 def _encode(context: Context, number: int, folder: Path) -> None:
@@ -58,13 +60,20 @@ def _explain(context: Context, books: Library, source: str, dropped: dict[int, s
         if number in matches:
             kept, similarity = matches[number]
             detail = f"to {address(context, kept)}, Jaccard {similarity:.2f}"
-            out.append(exclude(document, "near-duplicate", "similar text", detail))
+            out.append(exclude(document, "near-duplicate", "similar text" + _of_earlier(context, kept), detail))
         else:
-            out.append(exclude(document, "duplicate", "same text", f"as {address(context, int(stays_for[number]))}"))
+            kept = int(stays_for[number])
+            out.append(exclude(document, "duplicate", "same text" + _of_earlier(context, kept), f"as {address(context, kept)}"))
     counts.drop(out)
     counts.save(folder)
     (folder / EXCLUDED).touch()
     write_lines(folder / EXCLUDED, out)
+
+
+def _of_earlier(context: Context, kept: int) -> str:
+    """From which prepared folder the document is for which another one went, if it is none of the present ones."""
+    own = len(library(context))
+    return f" of {earlier(context).folder_of(kept - own)}" if kept >= own else ""
 
 
 def _tokenizer(context: Context) -> Tokenizer:
@@ -93,6 +102,9 @@ def _merge(context: Context, number: int, folder: Path) -> None:
     _joined((part / f"{side}.jsonl" for part in parts), folder / DOCUMENTS)
 
 
+_NUMBERS = {name: side for side, name in SIDE_NAMES.items()}
+
+
 def _side(plan: Plan, number: int) -> tuple[int, str]:
     return number // 2, list(SIDE_NAMES.values())[number % 2]
 
@@ -109,16 +121,43 @@ MERGE = Stage("merge", lambda plan: 2 * len(plan.data.source), _merge, _merge_se
 
 
 def _list(context: Context, number: int, folder: Path) -> None:
-    """The lines of all documents, and of all that went: a source after the other, and in it those that went first."""
+    """The lines of all documents, and of all that went: a source after the other, and in it those that went first. The index."""
     plan = context.plan
     _joined((context.folder(MERGE.name, task) / DOCUMENTS for task in range(MERGE.count(plan))), folder / DOCUMENTS)
     stages = [(source, stage) for source in range(len(plan.data.source)) for stage in (READ.name, ENCODE.name)]
     parts = (context.folder(stage, shard) / EXCLUDED for source, stage in stages for shard in plan.shards_of(source))
     _joined(parts, folder / EXCLUSIONS)
+    _index(context, folder)
+
+
+def _index(context: Context, folder: Path) -> None:
+    """What a later preparation needs to know of the documents that stay, in the order of their lines."""
+    plan, books = context.plan, library(context)
+    sides = np.load(context.folder(DIVIDE.name) / SIDES)
+    parts = []
+    for task in range(MERGE.count(plan)):
+        source, side = _side(plan, task)
+        for shard in plan.shards_of(source):
+            own = sides[books.firsts[shard] : books.firsts[shard + 1]]
+            parts.append((context.folder(SIGN.name, shard), np.flatnonzero(own == _NUMBERS[side])))
+    np.save(folder / index.ROWS, np.concatenate([np.load(part / duplicates.DOCUMENTS)[own] for part, own in parts]))
+    if not plan.data.dedup.near:
+        return
+    shape = (BANDS, sum(len(own) for _, own in parts))
+    bands = np.lib.format.open_memmap(folder / index.BAND_FILE, "w+", np.dtype("<u8"), shape)
+    begin = 0
+    for part, own in parts:
+        bands[:, begin : begin + len(own)] = np.load(part / duplicates.BAND_FILE, mmap_mode="r")[:, own]
+        begin += len(own)
+    bands.flush()
 
 
 def _list_needs(plan: Plan, number: int) -> list[Reference]:
-    return [(EXACT.name, 0), *((stage.name, task) for stage in (MERGE, ENCODE) for task in range(stage.count(plan)))]
+    return [
+        (EXACT.name, 0),
+        (DIVIDE.name, 0),
+        *((stage.name, task) for stage in (SIGN, MERGE, ENCODE) for task in range(stage.count(plan))),
+    ]
 
 
 LIST = Stage("list", lambda plan: 1, _list, lambda context, number: None, _list_needs)
