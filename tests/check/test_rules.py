@@ -209,6 +209,12 @@ def test_a_rule_belongs_to_a_family(name: str) -> None:
         ("data.unmixed", ["stage.main.mix={ web = 1 }", "stage.anneal.mix={ web = 1 }"], None, ["no stage mixes code"]),
         ("data.idle", ["data.held_out=100%"], None, ["everything is held out"]),
         ("data.idle", ["data.source.web.format=tokens", "data.source.web.language=en"], None, ["language has no effect on token ids"]),
+        (
+            "data.idle",
+            ["data.source.web.format=tokens", "data.source.code.format=tokens", "data.dedup.against=['prepared/old']"],
+            None,
+            ["against has no effect on token ids"],
+        ),
         ("tokenizer.path", ["tokenizer.path=https://host/tokenizer.json"], None, ["of this machine"]),
         ("layout.pipeline", ["parallel.pipeline=4", "parallel.pipeline_layers=[16, 0, 0, 16]"], None, ["rank 1 has no", "rank 2 has no"]),
         ("schedule.jump", ["schedule.warmup=100%"], None, ["from 0.0003 to 3e-05", "200_001_191_936 tokens", "a step of 4_194_304"]),

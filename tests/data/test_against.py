@@ -70,7 +70,7 @@ MEMBERS = st.tuples(st.integers(0, 8), st.integers(60, 110), st.integers(0, 12),
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(MEMBERS, min_size=1, max_size=10), st.integers(0, 5))
-def test_as_preparing_both_together_where_no_new_document_is_longer_than_an_old_one(tmp_path_factory, members, again):
+def test_as_preparing_both_together_where_each_new_document_is_shorter_than_the_old_ones(tmp_path_factory, members, again):
     folder = tmp_path_factory.mktemp("run")
     new = [edited((OLD + [words(s, 120) for s in (91, 92, 93)])[which], *rest) for which, *rest in members]
     # Two that stay whatever was drawn, and one that is word for word an old one.
