@@ -127,7 +127,7 @@ def test_a_question_file_is_read(tmp_path: Path) -> None:
         {"context": "Up", "choices": ["a", "b", "c"], "label": 0, "id": 7},
     )
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n"))
-    first, second = load_questions(path, encode, end_of_document=256)
+    first, second = load_questions(path, encode, start=256)
     assert first == Question((256, *b"What falls?"), (tuple(b" rain"), tuple(" é".encode())), (4, 2), 1)
     assert second.context_ids == (256, *b"Up")
 
@@ -159,7 +159,7 @@ GOOD = {"question": "q", "choices": ["a", "b"], "label": 0}
 def test_lines_of_another_form_are_refused_with_their_number(tmp_path: Path, line: object, message: str) -> None:
     path = write(tmp_path / "q.jsonl", GOOD, line, GOOD)
     with pytest.raises(PreheatError, match=message) as caught:
-        load_questions(path, encode, end_of_document=256)
+        load_questions(path, encode, start=256)
     assert [(problem.where.file, problem.where.line) for problem in caught.value.problems] == [(str(path), 2)]
 
 
@@ -167,12 +167,12 @@ def test_all_wrong_lines_are_named_at_once_and_bytes_that_are_no_text_too(tmp_pa
     path = tmp_path / "q.jsonl"
     path.write_bytes(b'{"question": "\xff"}\n' + json.dumps(GOOD).encode() + b"\n7")
     with pytest.raises(PreheatError) as caught:
-        load_questions(path, encode, end_of_document=256)
+        load_questions(path, encode, start=256)
     assert [problem.where.line for problem in caught.value.problems] == [1, 3]
 
 
 def test_a_missing_and_an_empty_file_are_refused(tmp_path: Path) -> None:
     with pytest.raises(PreheatError, match="no file"):
-        load_questions(tmp_path / "none.jsonl", encode, end_of_document=256)
+        load_questions(tmp_path / "none.jsonl", encode, start=256)
     with pytest.raises(PreheatError, match="no question"):
-        load_questions(write(tmp_path / "q.jsonl", "", " "), encode, end_of_document=256)
+        load_questions(write(tmp_path / "q.jsonl", "", " "), encode, start=256)

@@ -68,7 +68,13 @@ def test_an_empty_corpus(tmp_path: Path) -> None:
     recipe = tmp_path / "r.toml"
     recipe.write_text(RECIPE.replace("stdlib:email/*.py", "empty.txt"))
     refused("data", "prepare", recipe, "--data", tmp_path / "data")
-    assert not (tmp_path / "data").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".data.partial", "empty.txt", "r.toml"]
+    for number in range(20):
+        text = "".join(f"def f{number}_{line}(x):\n    return x + {line * number}\n\n" for line in range(20))
+        (tmp_path / f"{number}.txt").write_text(text)
+    recipe.write_text(RECIPE.replace("stdlib:email/*.py", "*.txt"))
+    preheat("data", "prepare", recipe, "--data", tmp_path / "data")
+    assert {path.name for path in tmp_path.iterdir()} & {"data", ".data.partial"} == {"data"}
 
 
 def test_text_that_matches_no_file(tmp_path: Path) -> None:

@@ -72,6 +72,9 @@ def test_sizes_are_tried_until_memory_runs_out(mini: tuple[Path, Path]) -> None:
     sizes = [entry["micro_size"] for entry in report["tries"]]
     fitting = [entry for entry in report["tries"] if entry["fits"]]
     assert sizes[0] == 1
+    assert len(fitting) > 1
+    assert all(size & (size - 1) == 0 for size in sizes)
+    assert len(set(sizes)) == len(sizes)
     assert min(entry["micro_size"] for entry in report["tries"] if not entry["fits"]) == 2 * max(entry["micro_size"] for entry in fitting)
     assert all(entry["peak_bytes"] > 2**27 and entry["tokens_per_s"] > 0 for entry in fitting)
     assert report["set"][0].removeprefix("batch.micro_size=") in [str(entry["micro_size"]) for entry in fitting]

@@ -51,6 +51,7 @@ def run(run: RunPath, data: DataPath = None, task: Tasks = None, as_json: AsJson
             PROMPTS,
             tokenizer.encode,
             tokenizer.decode,
+            start=tokenizer.start,
             end_of_document=tokenizer.eod,
             seed=trained.recipe.seed,
             rope=segment.rope,
@@ -71,7 +72,7 @@ def _questions(trained: Trained, tokenizer: Tokenizer, files: list[Path]) -> dic
     from preheat.evaluate import continuation_questions, load_questions
 
     lengths, end = tokenizer.byte_lengths(), tokenizer.eod
-    questions = {path.stem: load_questions(path, tokenizer.encode, end_of_document=end) for path in files}
+    questions = {path.stem: load_questions(path, tokenizer.encode, start=tokenizer.start) for path in files}
     for source, ids in held_out_tokens(trained.manifest, trained.data).items():
         count, seed = trained.recipe.evaluation.questions, trained.recipe.seed
         questions[f"continuation-{source}"] = continuation_questions(ids, end_of_document=end, token_bytes=lengths, count=count, seed=seed)

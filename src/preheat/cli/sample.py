@@ -52,6 +52,7 @@ def run(
             [prompt],
             speaker.tokenizer.encode,
             speaker.tokenizer.decode,
+            start=speaker.tokenizer.start,
             end_of_document=speaker.tokenizer.eod,
             seed=seed,
             rope=speaker.rope,

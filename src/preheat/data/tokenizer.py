@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -117,11 +115,6 @@ class Tokenizer:
         """Token ids of a text, without an end of document."""
         ids: list[int] = self._ids(text).tolist()
         return ids
-
-    def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
-        """Token ids of many texts, on all cores."""
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            return list(pool.map(self._ids, texts))
 
     def encode_document(self, text: str) -> Ids:
         """Token ids of a whole document with its beginning and end, as they are stored."""

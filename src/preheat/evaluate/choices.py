@@ -174,10 +174,10 @@ def _distinct(draw: Callable[[], float], below: int, count: int) -> list[int]:
     return chosen
 
 
-def load_questions(path: Path, encode: Callable[[str], Sequence[int]], *, end_of_document: int) -> list[Question]:
+def load_questions(path: Path, encode: Callable[[str], Sequence[int]], *, start: int) -> list[Question]:
     """Questions from a JSONL file with lines `{"question": "…", "choices": ["…", "…"], "label": 0}`; `question` may be called `context`.
 
-    The model reads the end-of-document token, which begins a text, the question, and a choice after one space. Spaces at
+    The model reads `start`, the id that stood before a text in training, the question, and a choice after one space. Spaces at
     the ends of question and choice do not count. Blank lines are allowed.
 
     Raises:
@@ -190,7 +190,7 @@ def load_questions(path: Path, encode: Callable[[str], Sequence[int]], *, end_of
     for number, line in enumerate(path.read_bytes().removeprefix(b"\xef\xbb\xbf").splitlines(), 1):
         if line.strip():
             try:
-                questions.append(_question(line, path, number, encode, end_of_document))
+                questions.append(_question(line, path, number, encode, start))
             except PreheatError as error:
                 problems.extend(error.problems)
     if problems:
@@ -200,7 +200,7 @@ def load_questions(path: Path, encode: Callable[[str], Sequence[int]], *, end_of
     return questions
 
 
-def _question(line: bytes, path: Path, number: int, encode: Callable[[str], Sequence[int]], end_of_document: int) -> Question:
+def _question(line: bytes, path: Path, number: int, encode: Callable[[str], Sequence[int]], start: int) -> Question:
     def wrong(got: str, want: str = "") -> NoReturn:
         refuse("questions.line", got, want, "", file=path, line=number)
 
@@ -227,7 +227,7 @@ def _question(line: bytes, path: Path, number: int, encode: Callable[[str], Sequ
         wrong(f"label is {label!r}", f"a number from 0 to {len(choices) - 1}, the place of the right choice")
     try:
         lengths = tuple(len(text.encode()) for text in texts)
-        context_ids = (end_of_document, *encode(context.strip()))
+        context_ids = (start, *encode(context.strip()))
         return Question(context_ids, tuple(tuple(encode(f" {text}")) for text in texts), lengths, label)
     except UnicodeEncodeError:
         wrong("the line escapes half a surrogate pair, which is no character")

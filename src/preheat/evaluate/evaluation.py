@@ -63,6 +63,7 @@ def sample_texts(
     encode: Callable[[str], list[int]],
     decode: Callable[[Sequence[int]], str],
     *,
+    start: int,
     end_of_document: int,
     seed: int,
     rope: Rope | None,
@@ -70,10 +71,15 @@ def sample_texts(
     temperature: float = TEMPERATURE,
     top_p: float = TOP_P,
 ) -> list[dict[str, str]]:
-    """A continuation of each prompt; an empty prompt starts a new document."""
+    """A continuation of each prompt; an empty prompt starts a new document.
+
+    Args:
+        start: the id that stood before the first one of a text in training.
+        end_of_document: where a continuation ends.
+    """
     samples = []
     for prompt in prompts:
-        ids = [end_of_document, *encode(prompt)]
+        ids = [start, *encode(prompt)]
         new = generate(
             model,
             ids,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import ceil, inf, sqrt
 
 from preheat.arithmetic import parameters
+from preheat.plan.constants import shipped
 from preheat.plan.links import TO_HOST
 from preheat.plan.planner import LayoutPlan, Planner
 from preheat.recipe import Recipe
@@ -23,7 +24,7 @@ STORAGE = 2e12 / 24_000
 CHINCHILLA = 20.0
 """Training tokens for each parameter at which a budget of FLOPs gives the least loss (arXiv 2203.15556, table 3)."""
 
-SOURCES = {
+_SOURCES = {
     "failures": f"one in {GPU_HOURS_PER_FAILURE:,.0f} GPU hours: 419 in 54 days of 16,384 H100 (arXiv 2407.21783, section 3.3.4)",
     "recovery": f"{RECOVERY:.0f} s from a failure until training goes on: assumed",
     "save": f"training waits {AGREEMENT:.0f} s and for a copy at {TO_HOST / 1e9:.0f} GB/s a GPU: assumed; --save-wait takes yours",
@@ -32,7 +33,14 @@ SOURCES = {
     "loss": "from the fit of arXiv 2203.15556, section D.3, to that of arXiv 2404.10102; on their corpus and tokenizer",
     "chinchilla": f"{CHINCHILLA:g} tokens a parameter, arXiv 2203.15556, table 3",
 }
-"""Where each kind of figure comes from, for whoever prints it."""
+"""Where each kind of figure comes from that is the same in every plan."""
+
+
+def assumptions(planner: Planner) -> dict[str, str]:
+    """What a plan assumes, and from where."""
+    gpu, speed = planner.cluster.gpu, shipped().program(planner.program.software)
+    price = {"price": gpu.price_source} if gpu.price is not None else {}
+    return {"speed": f"as of {speed.describes}; fitted to published runs", **price, **_SOURCES}
 
 
 @dataclass(frozen=True)

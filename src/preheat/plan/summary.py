@@ -10,7 +10,7 @@ from preheat.arithmetic import stage_parallel
 from preheat.arithmetic.memory import Memory
 from preheat.plan.planner import GIB, LayoutPlan, Phase, Planner, Way
 from preheat.plan.programs import PROGRAMS
-from preheat.plan.run import SOURCES, RunPlan
+from preheat.plan.run import RunPlan, assumptions
 from preheat.plan.search import Found, Search
 from preheat.recipe import beyond_training
 
@@ -68,7 +68,7 @@ def plan_json(planner: Planner, plan: LayoutPlan, run: RunPlan) -> dict[str, Any
         **head_json(planner),
         "layout": layout_of(planner, plan.way),
         **layout_json(plan, run),
-        "assumptions": SOURCES,
+        "assumptions": assumptions(planner),
     }
 
 

@@ -8,7 +8,7 @@ from preheat.plan.advice import MUCH_EXCHANGE, Advice, Advised
 from preheat.plan.limits import Limits
 from preheat.plan.picture import PART_NAMES, memory_bars, time_bars
 from preheat.plan.planner import GIB, LayoutPlan, Phase, Planner
-from preheat.plan.run import CHINCHILLA, SOURCES, RunPlan
+from preheat.plan.run import CHINCHILLA, RunPlan, assumptions
 from preheat.plan.search import Found, Search
 from preheat.plan.summary import CONVENTION, OtherProgram, layout_of
 from preheat.recipe import beyond_training
@@ -30,7 +30,7 @@ def own_lines(planner: Planner, plan: LayoutPlan, run: RunPlan, other: OtherProg
         *([f"  {_other(other)}"] if other is not None else []),
         *([f"  preheat itself shows and exports but does not train {', '.join(left)}"] if left else []),
         "",
-        *_run(plan, run),
+        *_run(planner, plan, run),
     ]
 
 
@@ -71,7 +71,7 @@ def _other(other: OtherProgram) -> str:
     )
 
 
-def _run(plan: LayoutPlan, run: RunPlan) -> list[str]:
+def _run(planner: Planner, plan: LayoutPlan, run: RunPlan) -> list[str]:
     saving, tokens = run.saving, plan.phases[-1].segment.end.tokens
     steps = sum(phase.segment.steps for phase in plan.phases)
     cost = f"${run.cost:,.0f} at ${plan.gpu.price:.2f} a GPU and hour" if run.cost is not None else f"no price is known for {plan.gpu.name}"
@@ -90,8 +90,7 @@ def _run(plan: LayoutPlan, run: RunPlan) -> list[str]:
     if run.loss is not None:
         beyond = "; larger than anything that was fitted" if run.loss.extrapolated else ""
         lines.append(f"  expected loss: {run.loss.low:.2f} to {run.loss.high:.2f} nats a token{beyond}")
-    sources = {"price": plan.gpu.price_source, **SOURCES} if run.cost is not None else SOURCES
-    return [*lines, "", "assumed, and from where:", *(f"  {name:<11} {source}" for name, source in sources.items())]
+    return [*lines, "", "assumed, and from where:", *(f"  {name:<11} {source}" for name, source in assumptions(planner).items())]
 
 
 def _phases(plan: LayoutPlan) -> list[str]:

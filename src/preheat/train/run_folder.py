@@ -42,9 +42,7 @@ class RunFolder:
         self.plan_file = path / "plan.json"
         self.data_file = path / "data.json"
         self.metrics_file = path / "metrics.jsonl"
-        self.events_file = path / "events.jsonl"
         self.evaluation_file = path / "evaluation.json"
-        self.report_file = path / "report.html"
         self.checkpoints = path / "checkpoints"
         self.tensorboard = path / "tensorboard"
 
