@@ -44,4 +44,10 @@ def test_it_is_what_the_order_of_samples_takes(rows):
     planned = mixture(stages, {"a": 1000, "b": 1000})
     for number, name in enumerate("ab"):
         assert sum(stage[number].tokens for stage in planned) == order.usage[name].tokens
+    read = [order.locate(stage, index) for stage, (*_, samples) in enumerate(rows) for index in range(samples)]
+    last = rows[-1][2] // 2
+    until = read[: len(read) - rows[-1][2] + last]
+    for name, usage in order.used(len(rows) - 1, last).items():
+        assert usage.tokens == 8 * sum(source == name for source, _ in until)
+        assert usage.epochs == (usage.tokens + usage.skipped) / 992  # 124 sequences of 8 and the last label
     assert [sum(share.samples for share in stage) for stage in planned] == [samples for *_, samples in rows]

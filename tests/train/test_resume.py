@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -51,8 +52,16 @@ def test_the_undisturbed_run_is_what_the_recipe_says(undisturbed: Path) -> None:
     assert lines[-1]["tokens"] == 16 * 64 + 20 * 128 + 24 * 128
     assert [line["step"] for line in lines if "held_out" in line] == [20, 36, 40, 60]
     assert lines[-1]["loss"] < lines[0]["loss"] - 0.5
-    kinds = [json.loads(line)["kind"] for line in (undisturbed / "events.jsonl").read_text().splitlines()]
+    events = [json.loads(line) for line in (undisturbed / "events.jsonl").read_text().splitlines()]
+    kinds = [event["kind"] for event in events]
     assert kinds.count("stage") == 2
+    read = [re.findall(r"(\w+) ([\d_]+) tokens", event["evidence"]) for event in events if event["kind"] == "stage-end"]
+    assert [sum(int(tokens) for _, tokens in sources) for sources in read] == [16 * 64 + 20 * 128, lines[-1]["tokens"]]
+    usage = json.loads((undisturbed / "plan.json").read_text())["sources"]
+    assert {name: int(tokens) for name, tokens in read[-1]} == {name: own["tokens"] for name, own in usage.items()}
+    assert any(own["epochs"] > 1 for own in usage.values())
+    again = {event["cause"] for event in events if event["kind"] == "mixture"}
+    assert again == {f"{name} is read {own['epochs']:.2f} times" for name, own in usage.items() if own["epochs"] > 1}
     assert kinds[0] == "start"
     assert kinds[-1] == "finish"
 

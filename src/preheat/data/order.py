@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -51,7 +51,7 @@ class StageSamples:
 
 @dataclass(frozen=True)
 class Usage:
-    """What a run takes from a source."""
+    """What is taken from a source up to some sample."""
 
     tokens: int
     skipped: int
@@ -80,7 +80,8 @@ class SampleOrder:
         self._streams = {name: _Stream(name, sources[name], seed, block) for name in names}
         self._stages = tuple(stages)
         self._blends = tuple(Blend(stage.mix) for stage in stages)
-        self._starts, self.usage = self._plan()
+        self._starts = self._plan()
+        self.usage = self.used(len(self._stages) - 1, self._stages[-1].samples)
 
     def locate(self, stage: int, index: int) -> tuple[str, int]:
         """Source and token position in its stream of sample `index` of a stage."""
@@ -102,6 +103,16 @@ class SampleOrder:
             self._read(stage, first + row, rows[row])
         return rows[:, :-1], rows[:, 1:]
 
+    def used(self, stage: int, samples: int) -> dict[str, Usage]:
+        """What has been taken from each source when `samples` of a stage are read."""
+        taken = Counter[str]()
+        for number in range(stage):
+            taken.update(self._taken(number, self._stages[number].samples))
+        own = self._taken(stage, samples)
+        taken.update(own)
+        at = {name: position + own.get(name, 0) for name, position in self._starts[stage].items()}
+        return {name: Usage(taken[name], at[name] - taken[name], at[name] / s.epoch_tokens) for name, s in self._streams.items()}
+
     def consumed(self, most: int) -> Ids:
         """The tokens that the run reads, in order, up to `most` of them."""
         parts, left = [], most
@@ -115,23 +126,21 @@ class SampleOrder:
         name, position = self.locate(stage, index)
         self._streams[name].read(position, out)
 
-    def _plan(self) -> tuple[list[dict[str, int]], dict[str, Usage]]:
-        """Position of each source at the start of each stage, and what the run takes from it altogether."""
+    def _plan(self) -> list[dict[str, int]]:
+        """Position of each source at the start of each stage."""
         position = dict.fromkeys(self._streams, 0)
-        taken, skipped = dict(position), dict(position)
         starts = []
         for stage, blend in zip(self._stages, self._blends, strict=True):
-            for name in blend.names:
-                aligned = -(-position[name] // stage.seq_len) * stage.seq_len
-                skipped[name] += aligned - position[name]
-                position[name] = aligned
+            position |= {name: -(-position[name] // stage.seq_len) * stage.seq_len for name in blend.names}
             starts.append(dict(position))
-            for source, name in enumerate(blend.names):
-                tokens = blend.count(stage.samples, source) * stage.seq_len
+            for name, tokens in self._taken(len(starts) - 1, stage.samples).items():
                 position[name] += tokens
-                taken[name] += tokens
-        usage = {name: Usage(taken[name], skipped[name], position[name] / stream.epoch_tokens) for name, stream in self._streams.items()}
-        return starts, usage
+        return starts
+
+    def _taken(self, stage: int, samples: int) -> dict[str, int]:
+        """The tokens of each source in the first `samples` of a stage."""
+        blend, seq_len = self._blends[stage], self._stages[stage].seq_len
+        return {name: blend.count(samples, source) * seq_len for source, name in enumerate(blend.names)}
 
 
 class _Stream:

@@ -17,7 +17,7 @@ from preheat.units import rounded
 PLAIN_INTERVAL_S = 10.0
 _BAR_WIDTHS = (8, 40)
 """Fewest and most characters of the bar; on a narrow terminal the end of the line is cut and not the bar."""
-_QUIET_EVENTS = frozenset({"checkpoint", "stage"})
+_QUIET_EVENTS = frozenset({"checkpoint", "stage", "stage-end"})
 """Events that the line itself shows, or that come too often to be read."""
 
 

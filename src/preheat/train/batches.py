@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from preheat.arithmetic import Step, Timeline
-from preheat.data import SampleOrder
+from preheat.data import SampleOrder, Usage
 
 Batch = tuple[Tensor, Tensor]
 
@@ -36,6 +36,10 @@ class Batches:
             following = self._timeline.step(step.number + 1)
             self._ahead = following.number, self._reader.submit(self._read, following)
         return inputs_BT.to(self._device, non_blocking=True), labels_BT.to(self._device, non_blocking=True)
+
+    def used(self, step: Step) -> dict[str, Usage]:
+        """What all ranks together have taken from each source when a step is done."""
+        return self._order.used(step.segment.stage_index, step.first_stage_sample + step.segment.batch_size)
 
     def close(self) -> None:
         """Wait for the read under way and end the thread."""

@@ -114,6 +114,10 @@ class Trainer:
             record["held_out"] = self.evaluate(self.engine, step, self._pause)
         self._tell(record)
         self.unmeasured = None
+        if self._ends_stage(step):
+            used = self.batches.used(step).items()
+            read = ", ".join(f"{name} {usage.tokens:_} tokens ({usage.epochs:.3g} epochs)" for name, usage in used)
+            self.event("stage-end", f"stage {step.segment.stage.name} ends", read)
         if self._save_due(step) and self.saved < step.number:
             self._save(step, record.get("held_out", {}))
         self.watchdog.beat()

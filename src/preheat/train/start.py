@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from preheat.arithmetic import Timeline
-from preheat.data import Manifest
+from preheat.data import Manifest, SampleOrder
 from preheat.launch import Stop
 from preheat.parallel import Engine
 from preheat.recipe import Loaded, Recipe
@@ -115,7 +115,7 @@ def start(
         saved=done,
         unmeasured=unmeasured,
     )
-    _announce(trainer, opening, changed)
+    _announce(trainer, order, opening, changed)
     if last < told:
         lost = f"metrics.jsonl ends with step {last:_}, the checkpoint is of step {done:_}"
         trainer.event("records-lost", lost, "", "goes on; the lines between are gone")
@@ -214,7 +214,7 @@ def _write_plan(folder: RunFolder, planned: Record, manifest: Manifest) -> None:
             write_json(file, content)
 
 
-def _announce(trainer: Trainer, opening: Opening, changed: list[str]) -> None:
+def _announce(trainer: Trainer, order: SampleOrder, opening: Opening, changed: list[str]) -> None:
     """Tell how the run starts or goes on."""
     end, done, reopened = trainer.timeline.end, trainer.done, opening.reopened
     for bad in opening.damaged:
@@ -224,6 +224,11 @@ def _announce(trainer: Trainer, opening: Opening, changed: list[str]) -> None:
     if reopened is None:
         cause = f"{trainer.recipe.name}: {end.steps:_} steps, {end.tokens:_} tokens"
         trainer.event("start", cause, f"{trainer.device.compute_name}: {trainer.device.reason}")
+        for name, usage in order.usage.items():
+            if not usage.tokens:
+                trainer.event("mixture", f"{name} gives no sample", "", "its weight is too small for this run")
+            elif usage.epochs > 1:
+                trainer.event("mixture", f"{name} is read {usage.epochs:.2f} times", f"{usage.tokens:_} tokens")
     elif done < end.steps:
         amended = f"amended {reopened.amendments} times, see recipe.json" if reopened.amendments else ""
         found = opening.found.path.name if opening.found is not None else "no checkpoint yet"
