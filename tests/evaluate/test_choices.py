@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from preheat.data import File
 from preheat.errors import PreheatError, RunFailed
 from preheat.evaluate import Question, choices, continuation_questions, load_questions, score_questions
 from preheat.evaluate.choices import choice_log_likelihoods
@@ -53,24 +54,41 @@ def test_accuracies_by_hand() -> None:
     Standard error of 3 in 4 as of 1 in 4: the root of 3/16 over 4.
     """
     questions = [Question((1,), ((2,), (3, 4)), (1, 8), label) for label in (0, 0, 0, 1)]
-    score = score_questions(uniform(), questions)
+    score = score_questions(uniform(), questions, seq_len=64)
     assert (score.questions, score.accuracy, score.accuracy_per_byte, score.chance) == (4, 0.75, 0.25, 0.5)
     assert score.accuracy_stderr == score.accuracy_per_byte_stderr == pytest.approx(0.216506, abs=1e-6)
 
 
 def test_chance_is_that_of_questions_with_different_numbers_of_choices() -> None:
     questions = [Question((1,), ((2,), (3,)), (1, 1), 0), Question((1,), ((2,), (3,), (4,), (5,)), (1, 1, 1, 1), 0)]
-    assert score_questions(uniform(), questions).chance == pytest.approx((1 / 2 + 1 / 4) / 2)
+    assert score_questions(uniform(), questions, seq_len=64).chance == pytest.approx((1 / 2 + 1 / 4) / 2)
+
+
+def test_the_end_of_a_long_question_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In 8 positions there is room for 9 tokens, as the last is only predicted: 6 of context beside choices of at most 3."""
+    long = Question(tuple(range(20)), ((1, 2, 3), (4,)), (3, 1), 0)
+    fits = Question(tuple(range(6)), ((1, 2, 3), (4,)), (3, 1), 0)
+    seen: list[Question] = []
+
+    def noted(model: Transformer, questions: list[Question], **_: object) -> list[float]:
+        seen.extend(questions)
+        return [0.0] * 4
+
+    monkeypatch.setattr(choices, "choice_log_likelihoods", noted)
+    assert score_questions(uniform(), [long, fits], seq_len=8).shortened == 1
+    assert [question.context_ids for question in seen] == [tuple(range(14, 20)), tuple(range(6))]
+    with pytest.raises(PreheatError, match="a choice has 3 tokens"):
+        score_questions(uniform(), [fits], seq_len=2)
 
 
 def test_no_questions_and_damaged_weights() -> None:
     with pytest.raises(PreheatError, match="no question"):
-        score_questions(uniform(), [])
+        score_questions(uniform(), [], seq_len=64)
     transformer = build(MODEL, seed=0)
     with torch.no_grad():
         transformer.norm.weight.fill_(float("nan"))
     with pytest.raises(RunFailed, match="not finite"):
-        score_questions(transformer, [Question((1,), ((2,), (3,)), (1, 1), 0)])
+        score_questions(transformer, [Question((1,), ((2,), (3,)), (1, 1), 0)], seq_len=64)
     assert transformer.training
 
 
@@ -114,6 +132,10 @@ def encode(text: str) -> list[int]:
     return list(text.encode())
 
 
+def load(path: Path) -> list[Question]:
+    return load_questions(File(path.name, str(path), 0), encode, start=256)
+
+
 def write(path: Path, *lines: object) -> Path:
     path.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines), "utf-8")
     return path
@@ -127,7 +149,7 @@ def test_a_question_file_is_read(tmp_path: Path) -> None:
         {"context": "Up", "choices": ["a", "b", "c"], "label": 0, "id": 7},
     )
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n"))
-    first, second = load_questions(path, encode, start=256)
+    first, second = load(path)
     assert first == Question((256, *b"What falls?"), (tuple(b" rain"), tuple(" é".encode())), (4, 2), 1)
     assert second.context_ids == (256, *b"Up")
 
@@ -159,7 +181,7 @@ GOOD = {"question": "q", "choices": ["a", "b"], "label": 0}
 def test_lines_of_another_form_are_refused_with_their_number(tmp_path: Path, line: object, message: str) -> None:
     path = write(tmp_path / "q.jsonl", GOOD, line, GOOD)
     with pytest.raises(PreheatError, match=message) as caught:
-        load_questions(path, encode, start=256)
+        load(path)
     assert [(problem.where.file, problem.where.line) for problem in caught.value.problems] == [(str(path), 2)]
 
 
@@ -167,12 +189,12 @@ def test_all_wrong_lines_are_named_at_once_and_bytes_that_are_no_text_too(tmp_pa
     path = tmp_path / "q.jsonl"
     path.write_bytes(b'{"question": "\xff"}\n' + json.dumps(GOOD).encode() + b"\n7")
     with pytest.raises(PreheatError) as caught:
-        load_questions(path, encode, start=256)
+        load(path)
     assert [problem.where.line for problem in caught.value.problems] == [1, 3]
 
 
 def test_a_missing_and_an_empty_file_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(PreheatError, match="no file"):
-        load_questions(tmp_path / "none.jsonl", encode, start=256)
+    with pytest.raises(PreheatError, match=r"none.jsonl.*cannot be read"):
+        load(tmp_path / "none.jsonl")
     with pytest.raises(PreheatError, match="no question"):
-        load_questions(write(tmp_path / "q.jsonl", "", " "), encode, start=256)
+        load(write(tmp_path / "q.jsonl", "", " "))

@@ -146,6 +146,7 @@ def test_an_unknown_key_names_file_line_and_the_nearest_known_one(tmp_path: Path
 
 def test_a_key_in_the_wrong_table_is_pointed_to_the_right_one() -> None:
     assert "Did you mean batch.seq_len?" in problems("tiny", "schedule.seq_len=128")[0]
+    assert "Did you mean evaluation.tasks?" in problems("tiny", "data.decontaminate.tasks=['t.jsonl']")[0]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from preheat.check.registry import Finding, rule
 from preheat.check.subject import Subject
+from preheat.recipe import Data
 
 GPT2_IDS = 50_257
 CLEANING = ("policy", "thresholds", "language", "min_language_score", "mask_personal_data", "quality", "max_unreadable")
@@ -120,12 +121,71 @@ def idle(subject: Subject) -> Iterator[Finding]:
                 yield Finding(f"data.source.{index}.{name}", f"{name} has no effect on token ids", "", "Remove it")
     if not data.dedup.near and subject.given("data.dedup.jaccard"):
         yield Finding("data.dedup.jaccard", "jaccard has no effect with near = false", "", "Remove it")
-    if data.dedup.against and all(source.format == "tokens" for source in data.source):
+    for name in ("paragraph_places", "paragraph_words", "paragraph_sources") if not data.dedup.paragraphs else ():
+        if subject.given(f"data.dedup.{name}"):
+            yield Finding(f"data.dedup.{name}", f"{name} has no effect without paragraphs = true", "", "Remove it, or set paragraphs")
+    if data.dedup.against and _only_tokens(data):
         yield Finding("data.dedup.against", "against has no effect on token ids", "", "Remove it")
+    if data.dedup.paragraphs and _only_tokens(data):
+        yield Finding("data.dedup.paragraphs", "paragraphs has no effect on token ids", "", "Remove it")
+    yield from _idle_decontamination(subject)
     if data.held_out.amount == 1:
         yield Finding("data.held_out", "everything is held out", "something to train on", "Hold out 1%")
     if data.held_out.amount == 0 and subject.recipe.evaluation.every is not None:
         yield Finding("data.held_out", "nothing is held out", "evaluation.every asks for a held-out loss", "Hold out 1% or do not evaluate")
+
+
+def _only_tokens(data: Data) -> bool:
+    return bool(data.source) and all(source.format == "tokens" for source in data.source)
+
+
+def _idle_decontamination(subject: Subject) -> Iterator[Finding]:
+    data, named = subject.recipe.data, subject.recipe.evaluation.tasks
+    keys = [key for name in ("enabled", "ngram", "also") if subject.given(key := f"data.decontaminate.{name}")]
+    if _only_tokens(data):
+        why = "has no effect on token ids"
+    elif not named and not data.decontaminate.also:
+        why = "has no effect: neither evaluation.tasks nor data.decontaminate.also names a text"
+    elif not data.decontaminate.enabled:
+        why, keys = "has no effect with enabled = false", [key for key in keys if not key.endswith(".enabled")]
+    else:
+        why, keys = "names what evaluation.tasks names", ["data.decontaminate.also"] if set(named) & set(data.decontaminate.also) else []
+    for key in keys:
+        yield Finding(key, f"{key.rpartition('.')[2]} {why}", "", "Remove it")
+
+
+@rule("data.contamination", "warning")
+def contamination(subject: Subject) -> Iterator[Finding]:
+    """The text is kept clean of the tasks that the model is evaluated on; `preheat evaluate` says of each task whether it was.
+
+    Documents that share 13 words in a row with a task are left out unless data.decontaminate.enabled is false. Of token ids nothing can be
+    left out.
+    Example: evaluation.tasks with data.decontaminate.enabled = false.
+    Source: GPT-3, arXiv 2005.14165, appendix C.
+    """
+    data = subject.recipe.data
+    if not subject.recipe.evaluation.tasks:
+        return
+    want, fix = "the model may be asked what it has read", "Remove data.decontaminate.enabled, or [[ignore]] this with the reason"
+    if _only_tokens(data):
+        got, fix = "the tasks are not kept out of token ids", "Prepare the text here, or [[ignore]] this with how the ids were kept clean"
+        yield Finding("evaluation.tasks", got, want, fix)
+    elif not data.decontaminate.enabled:
+        yield Finding("data.decontaminate.enabled", "the tasks are not kept out of the text", want, fix)
+
+
+@rule("data.kept-out", "note")
+def kept_out(subject: Subject) -> Iterator[Finding]:
+    """Which texts are kept out of the training data, and how long a run of equal words makes a document go.
+
+    Example: evaluation.tasks = ["tasks/*.jsonl"].
+    Source: docs/cleaning.md.
+    """
+    data, named = subject.recipe.data, subject.recipe.evaluation.tasks
+    globs = (*named, *data.decontaminate.also)
+    if globs and data.decontaminate.enabled and not _only_tokens(data):
+        got = f"documents that share {data.decontaminate.ngram} words in a row with {', '.join(globs)} are left out"
+        yield Finding("evaluation.tasks" if named else "data.decontaminate.also", got)
 
 
 @rule("data.held-out", "warning")

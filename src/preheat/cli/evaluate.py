@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,7 +15,8 @@ if TYPE_CHECKING:
     from preheat.train import Trained
 
 Tasks = Annotated[
-    list[Path] | None, typer.Option("--task", metavar="FILE", help="Your own multiple-choice questions as JSON lines (repeatable).")
+    list[str] | None,
+    typer.Option("--task", metavar="FILE", help="Multiple-choice questions as JSON lines (repeatable) [default: the recipe's tasks]."),
 ]
 
 BASELINE_TOKENS = 10_000_000
@@ -27,11 +27,13 @@ PROMPTS = ("", "The people of this country", "def read(self, path):\n", "Geograp
 def run(run: RunPath, data: DataPath = None, task: Tasks = None, as_json: AsJson = False) -> None:
     """Held-out bits per byte beside n-gram baselines, multiple choice, and sample texts."""
     from preheat.data import Tokenizer, held_out_tokens
-    from preheat.evaluate import evaluate, sample_texts
+    from preheat.evaluate import evaluate, find_tasks, load_tasks, sample_texts
     from preheat.train import load_trained, sample_order, write_json
 
     trained = load_trained(run, data)
     tokenizer = Tokenizer.load(trained.data)
+    files = find_tasks(task or [], trained.recipe.evaluation.tasks, trained.recipe_folder)
+    tasks = load_tasks(files, tokenizer.encode, start=tokenizer.start, kept_out=trained.manifest.inputs.tasks)
     segment = trained.step.segment
     order, _ = sample_order(trained.recipe, trained.manifest, trained.data)
     consumed = order.consumed(min(BASELINE_TOKENS, trained.step.end.tokens))
@@ -41,7 +43,8 @@ def run(run: RunPath, data: DataPath = None, task: Tasks = None, as_json: AsJson
             held_out_tokens(trained.manifest, trained.data),
             tokenizer.byte_lengths(),
             training=consumed,
-            questions=_questions(trained, tokenizer, task or []),
+            tasks=tasks,
+            questions=_questions(trained, tokenizer),
             seq_len=segment.seq_len,
             rope=segment.rope,
             eod=tokenizer.eod if trained.recipe.batch.mask_documents else None,
@@ -67,16 +70,16 @@ def run(run: RunPath, data: DataPath = None, task: Tasks = None, as_json: AsJson
     print_json(record) if as_json else print(_text(record))
 
 
-def _questions(trained: Trained, tokenizer: Tokenizer, files: list[Path]) -> dict[str, list[Question]]:
+def _questions(trained: Trained, tokenizer: Tokenizer) -> dict[str, list[Question]]:
     from preheat.data import held_out_tokens
-    from preheat.evaluate import continuation_questions, load_questions
+    from preheat.evaluate import continuation_questions
 
     lengths, end = tokenizer.byte_lengths(), tokenizer.eod
-    questions = {path.stem: load_questions(path, tokenizer.encode, start=tokenizer.start) for path in files}
-    for source, ids in held_out_tokens(trained.manifest, trained.data).items():
-        count, seed = trained.recipe.evaluation.questions, trained.recipe.seed
-        questions[f"continuation-{source}"] = continuation_questions(ids, end_of_document=end, token_bytes=lengths, count=count, seed=seed)
-    return questions
+    count, seed = trained.recipe.evaluation.questions, trained.recipe.seed
+    return {
+        f"continuation-{source}": continuation_questions(ids, end_of_document=end, token_bytes=lengths, count=count, seed=seed)
+        for source, ids in held_out_tokens(trained.manifest, trained.data).items()
+    }
 
 
 def _text(record: dict[str, Any]) -> str:
@@ -94,10 +97,23 @@ def _text(record: dict[str, Any]) -> str:
         f"{share:.0%} below the unigram model; both baselines learned from {record['baseline_training_tokens']:_} tokens of the run",
     ]
     if record["choices"]:
-        header = ["multiple choice", "right", "by bytes", "chance", "questions"]
+        header = ["multiple choice", "right", "by bytes", "chance", "questions", "kept out of training"]
+        kept_out = {name: "yes" if task["kept_out"] else "no" for name, task in record["tasks"].items()}
         rows = [
-            [task, f"{s['accuracy']:.3f} ±{s['stderr']:.3f}", f"{s['accuracy_bytes']:.3f}", f"{s['chance']:.2f}", str(s["n"])]
+            [
+                task,
+                f"{s['accuracy']:.3f} ±{s['stderr']:.3f}",
+                f"{s['accuracy_bytes']:.3f}",
+                f"{s['chance']:.2f}",
+                str(s["n"]),
+                kept_out.get(task, "held-out text"),
+            ]
             for task, s in record["choices"].items()
         ]
         parts.append("\n" + table([header, *rows]))
+        parts += [
+            f"{task}: the beginnings of {s['shortened']:_} questions were cut off: they are longer than the model's sequences"
+            for task, s in record["choices"].items()
+            if s["shortened"]
+        ]
     return "\n".join(parts)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 import numpy as np
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from preheat.arithmetic import Rope
+from preheat.data import File, tasks
 from preheat.errors import PreheatError, Problem, RunFailed, refuse
 from preheat.evaluate.score import Ids
 from preheat.model import Transformer, inference
@@ -53,18 +53,21 @@ class ChoiceScore:
     accuracy_per_byte_stderr: float
     chance: float
     """Expected accuracy of guessing."""
+    shortened: int
+    """Questions of which the beginning was cut off: with their longest choice they are longer than what the model was trained on."""
 
 
-def score_questions(model: Transformer, questions: Sequence[Question], *, rope: Rope | None = None) -> ChoiceScore:
-    """Answer questions by likelihood.
+def score_questions(model: Transformer, questions: Sequence[Question], *, seq_len: int, rope: Rope | None = None) -> ChoiceScore:
+    """Answer questions by likelihood, with at most `seq_len` tokens of context and choice: the end of a longer question counts.
 
     Raises:
-        PreheatError: there is no question.
+        PreheatError: there is no question, or a choice alone is longer.
         RunFailed: a likelihood is not finite.
     """
     if not questions:
         refuse("evaluate.questions", "there is no question to answer", "at least one", "Add questions")
-    sums = iter(choice_log_likelihoods(model, questions, rope=rope))
+    shown = [_shortened(question, seq_len) for question in questions]
+    sums = iter(choice_log_likelihoods(model, shown, rope=rope))
     right = right_per_byte = 0
     for question in questions:
         likelihoods = np.array([next(sums) for _ in question.choices_ids])
@@ -73,7 +76,25 @@ def score_questions(model: Transformer, questions: Sequence[Question], *, rope: 
     count = len(questions)
     accuracy, per_byte = right / count, right_per_byte / count
     chance = sum(1 / len(question.choices_ids) for question in questions) / count
-    return ChoiceScore(count, accuracy, _stderr(accuracy, count), per_byte, _stderr(per_byte, count), chance)
+    return ChoiceScore(
+        count,
+        accuracy,
+        _stderr(accuracy, count),
+        per_byte,
+        _stderr(per_byte, count),
+        chance,
+        sum(a is not b for a, b in zip(shown, questions, strict=True)),
+    )
+
+
+def _shortened(question: Question, seq_len: int) -> Question:
+    """The question with as much of the end of its context as all its choices leave room for; itself where that is all of it."""
+    # The last token of a choice is predicted and never read.
+    room = seq_len + 1 - max(map(len, question.choices_ids))
+    if room < 1:
+        got = f"a choice has {seq_len + 1 - room:_} tokens"
+        refuse("evaluate.questions", got, f"the model was trained on sequences of {seq_len:_}", "Leave the question out")
+    return question if len(question.context_ids) <= room else replace(question, context_ids=question.context_ids[-room:])
 
 
 def choice_log_likelihoods(model: Transformer, questions: Sequence[Question], *, rope: Rope | None = None) -> list[float]:
@@ -174,33 +195,31 @@ def _distinct(draw: Callable[[], float], below: int, count: int) -> list[int]:
     return chosen
 
 
-def load_questions(path: Path, encode: Callable[[str], Sequence[int]], *, start: int) -> list[Question]:
-    """Questions from a JSONL file with lines `{"question": "…", "choices": ["…", "…"], "label": 0}`; `question` may be called `context`.
+def load_questions(file: File, encode: Callable[[str], Sequence[int]], *, start: int) -> list[Question]:
+    """Questions from a JSONL file, packed or not, with lines `{"question": "…", "choices": ["…", "…"], "label": 0}`.
 
+    `question` may be called `context`.
     The model reads `start`, the id that stood before a text in training, the question, and a choice after one space. Spaces at
     the ends of question and choice do not count. Blank lines are allowed.
 
     Raises:
-        PreheatError: the file does not exist or holds no question, or lines have another form: all of them at once, with their numbers.
+        PreheatError: the file cannot be read or holds no question, or lines have another form: all of them at once, with their numbers.
     """
-    if not path.is_file():
-        refuse("questions.file", f"there is no file {path}", "", "Give the path of a .jsonl file with questions")
     questions: list[Question] = []
     problems: list[Problem] = []
-    for number, line in enumerate(path.read_bytes().removeprefix(b"\xef\xbb\xbf").splitlines(), 1):
-        if line.strip():
-            try:
-                questions.append(_question(line, path, number, encode, start))
-            except PreheatError as error:
-                problems.extend(error.problems)
+    for number, line in tasks.lines(file):
+        try:
+            questions.append(_question(line, file.path, number, encode, start))
+        except PreheatError as error:
+            problems.extend(error.problems)
     if problems:
         raise PreheatError(*problems)
     if not questions:
-        refuse("questions.file", "the file holds no question", "", "Write one JSON object a line", file=path)
+        refuse("questions.file", "the file holds no question", "", "Write one JSON object a line", file=file.path)
     return questions
 
 
-def _question(line: bytes, path: Path, number: int, encode: Callable[[str], Sequence[int]], start: int) -> Question:
+def _question(line: bytes, path: str, number: int, encode: Callable[[str], Sequence[int]], start: int) -> Question:
     def wrong(got: str, want: str = "") -> NoReturn:
         refuse("questions.line", got, want, "", file=path, line=number)
 

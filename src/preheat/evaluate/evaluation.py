@@ -9,10 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from preheat.arithmetic import Rope
+from preheat.errors import refuse
 from preheat.evaluate.baselines import baselines
 from preheat.evaluate.choices import ChoiceScore, Question, score_questions
 from preheat.evaluate.held_out import held_out, scorer
 from preheat.evaluate.score import Ids, Score
+from preheat.evaluate.tasks import Task
 from preheat.model import Transformer, generate
 
 SAMPLE_TOKENS = 80
@@ -27,6 +29,7 @@ def evaluate(
     token_bytes: npt.NDArray[np.integer],
     *,
     training: Ids,
+    tasks: Mapping[str, Task],
     questions: Mapping[str, Sequence[Question]],
     seq_len: int,
     rope: Rope | None,
@@ -38,10 +41,14 @@ def evaluate(
         texts: source -> ids of its held-out documents, each ended by the end-of-document token.
         token_bytes: bytes that each id stands for.
         training: the tokens that the baselines learn from: those that the run consumed.
-        questions: task -> its questions; a task without any is left out.
+        tasks: name -> a task of the recipe or of the command line.
+        questions: name -> questions made from held-out text; a task without any is left out.
         seq_len: tokens of context.
         eod: the end-of-document token, where the model was trained to see only a token's own document.
     """
+    for name in tasks.keys() & questions.keys():
+        refuse("evaluation.tasks", f"a task is called {name}", "so are the questions made from held-out text", "Rename its file")
+    asked = {name: task.questions for name, task in tasks.items()} | {name: own for name, own in questions.items() if own}
     scores = held_out(scorer(model, rope, eod), texts, token_bytes, seq_len=seq_len)
     beside = baselines(training, texts, token_bytes)
     overall = _sum(scores.values())
@@ -53,7 +60,8 @@ def evaluate(
         "overall": score_record(overall),
         "baselines": {key: score_record(_sum(scores[name] for scores in beside.values())) for name, key in BASELINES.items()},
         "baseline_training_tokens": len(training),
-        "choices": {task: _choice_record(score_questions(model, asked, rope=rope)) for task, asked in questions.items() if asked},
+        "choices": {name: _choice_record(score_questions(model, own, seq_len=seq_len, rope=rope)) for name, own in asked.items()},
+        "tasks": {name: {"file": task.file, "sha256": task.sha256, "kept_out": task.kept_out} for name, task in tasks.items()},
     }
 
 
@@ -107,6 +115,7 @@ def _choice_record(score: ChoiceScore) -> dict[str, Any]:
         "accuracy_bytes": score.accuracy_per_byte,
         "stderr_bytes": score.accuracy_per_byte_stderr,
         "chance": score.chance,
+        "shortened": score.shortened,
     }
 
 

@@ -146,15 +146,25 @@ class Dedup(Table):
     """Documents at least this similar to a kept one are dropped."""
     against: Annotated[tuple[str, ...], List] = ()
     """Prepared folders, relative to the recipe file: documents equal or near to one that they keep are dropped, too."""
+    paragraphs: bool = False
+    """Of a paragraph that stands in many places of the documents that are left a single place keeps it."""
+    paragraph_places: Annotated[int, Field(ge=2)] = 7
+    """So many places are many, those in folders of `against` included; Llama 3 removes lines that occur more than 6 times
+    (arXiv 2407.21783, section 3.1.1)."""
+    paragraph_words: Count = 20
+    """Shorter paragraphs stay, whatever their number; a document that lost others goes if fewer words are left."""
+    paragraph_sources: Annotated[tuple[Name, ...], List] = ()
+    """The sources whose paragraphs are compared and go; all but those with the policy `code` when absent."""
 
 
 class Decontaminate(Table):
-    """Documents that share a run of words with a task of an evaluation are left out."""
+    """How text is kept clean of `evaluation.tasks`: documents that share a run of words with one are left out."""
 
-    tasks: Annotated[tuple[str, ...], List, Field(min_length=1)]
-    """Globs of jsonl files, as in `paths` of a source; every text of a record counts."""
+    enabled: bool = True
     ngram: Annotated[int, Field(ge=5, le=50)] = 13
     """Words in a row that must be the same; 13 as for GPT-3 (arXiv 2005.14165, appendix C)."""
+    also: Annotated[tuple[str, ...], List] = ()
+    """More jsonl files to keep out, which are not evaluated here; globs as in `paths` of a source, and every text of a record counts."""
 
 
 class Data(Table):
@@ -164,7 +174,7 @@ class Data(Table):
     held_out: Share = Quantity.parse("1%")
     """Share of the documents that is never trained on, chosen by a hash of the text."""
     dedup: Dedup = Dedup()
-    decontaminate: Decontaminate | None = None
+    decontaminate: Decontaminate = Decontaminate()
     shard_size: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """GB of training ids in a file, whole documents; one file a source when absent."""
 
@@ -214,6 +224,9 @@ class Checkpoint(Table):
 class Evaluation(Table):
     """What is measured while the run goes on and at its end."""
 
+    tasks: Annotated[tuple[str, ...], List] = ()
+    """Globs of jsonl files of multiple-choice questions, as in `paths` of a source: what `preheat evaluate` scores, and what
+    `data.decontaminate` keeps out of the text."""
     every: Amount | None = None
     """Held-out loss at this interval; only at stage ends when absent."""
     held_out_tokens: Count = 4_096

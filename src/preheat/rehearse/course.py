@@ -54,7 +54,7 @@ def course(recipe: Recipe, axes: Axes, replicas: int, lengths: Lengths) -> Value
         "schedule": _schedule(recipe),
         "stage": [_stage(recipe, index, end, small, full, lengths) for index, end in zip(stages, ends, strict=True)],
         "checkpoint": {"every": f"{checkpoint_step(recipe)} steps"},
-        "evaluation": {"every": "4 steps" if recipe.evaluation.every is not None else None, "held_out_tokens": 256},
+        "evaluation": {"every": "4 steps" if recipe.evaluation.every is not None else None, "held_out_tokens": 256, "tasks": []},
     }
 
 

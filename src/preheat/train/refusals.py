@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from preheat.arithmetic import Timeline, layout
 from preheat.check import untrained
-from preheat.data import Manifest
-from preheat.errors import PreheatError, refuse
+from preheat.data import Manifest, tasks
+from preheat.errors import PreheatError, Problem, refuse
 from preheat.recipe import Loaded, Recipe
 from preheat.train.ranks import world_size
 
@@ -51,6 +51,22 @@ def refuse_foreign_tokens(recipe: Recipe, manifest: Manifest) -> None:
         got = f"documents of the data begin with {used.bos_name or 'no token of their own'}"
         want = f"tokenizer.bos is {asked.bos or 'absent'}"
         refuse("data.beginning", got, want, "Prepare the data again, into another folder", key="tokenizer.bos")
+
+
+def task_problems(loaded: Loaded, manifest: Manifest) -> list[Problem]:
+    """What is wrong with the recipe's evaluation tasks: one is not there, or the text was not kept clean of it as it is now.
+
+    Text that was kept clean of more than the recipe names is as good.
+    """
+    data, globs = loaded.recipe.data, loaded.recipe.evaluation.tasks
+    try:
+        tasks.find(globs, loaded.folder)
+        now = tasks.checksums(tasks.kept_out(data, globs, loaded.folder))
+    except PreheatError as error:
+        return list(error.problems)
+    before = {name: checksum for name, checksum in manifest.inputs.tasks.items() if name in now}
+    fix = "Prepare the data again into another folder, or bring back the tasks that it was prepared with"
+    return tasks.changes(before, now, fix)
 
 
 def refuse_small_corpus(recipe: Recipe, timeline: Timeline, manifest: Manifest) -> None:

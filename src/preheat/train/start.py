@@ -10,6 +10,7 @@ import torch
 
 from preheat.arithmetic import Timeline
 from preheat.data import Manifest, SampleOrder
+from preheat.errors import PreheatError
 from preheat.launch import Stop
 from preheat.parallel import Engine
 from preheat.recipe import Loaded, Recipe
@@ -24,7 +25,7 @@ from preheat.train.mirror import Mirror
 from preheat.train.optimizer import build_optimizer
 from preheat.train.planned import cluster_of, plan, sample_order
 from preheat.train.ranks import PATIENCE_S, first_deadline, from_first, is_first, join, world_size
-from preheat.train.refusals import refuse_foreign_tokens, refuse_layout, refuse_small_corpus, refuse_untrained
+from preheat.train.refusals import refuse_foreign_tokens, refuse_layout, refuse_small_corpus, refuse_untrained, task_problems
 from preheat.train.run_folder import Reopened, RunFolder, trained_fingerprint
 from preheat.train.saver import Saver
 from preheat.train.state import restore
@@ -80,7 +81,7 @@ def start(
         restore(found, engine, optimizer)
     elif initial is not None:
         initial.fill(engine.named_tensors())
-    peak, changed = environment(folder, device, recipe, manifest, invocation.data)
+    peak, changed = environment(folder, device, loaded, manifest, invocation.data)
     done = found.step if found is not None else 0
     refuse_layout(recipe, done)  # where a damaged checkpoint was passed over, more is to be trained
     unmeasured = found.unmeasured if found is not None else None
@@ -146,6 +147,8 @@ class Opening:
     """Set aside under the path that each has now."""
     restored: str | None
     """The checkpoint that came back from the mirror."""
+    tasks: list[str]
+    """What is wrong with the evaluation tasks of a run that has begun."""
 
 
 def _open(
@@ -165,6 +168,9 @@ def _open(
         if mirror is not None:
             mirror.refuse_other_run(folder.identity() if folder.recipe_file.is_file() else None)
             restored = mirror.restore(folder.path)
+        odd = task_problems(loaded, manifest)
+        if odd and not folder.recipe_file.is_file():
+            raise PreheatError(*odd)
         reopened = folder.open(loaded, manifest.fingerprint, initial.digest if initial is not None else None, amend)
         folder.checkpoints.mkdir(exist_ok=True)
         found, damaged = checkpoint.newest(folder.checkpoints)
@@ -179,6 +185,7 @@ def _open(
             "found": asdict(found) | {"path": str(found.path)} if found is not None else None,
             "damaged": aside,
             "restored": restored,
+            "tasks": [str(problem) for problem in odd],
         }
 
     seen = from_first(look)
@@ -187,6 +194,7 @@ def _open(
         checkpoint.Checkpoint(**seen["found"] | {"path": Path(seen["found"]["path"])}) if seen["found"] is not None else None,
         [checkpoint.Damaged(Path(bad["path"]), bad["reason"]) for bad in seen["damaged"]],
         seen["restored"],
+        seen["tasks"],
     )
 
 
@@ -221,6 +229,8 @@ def _announce(trainer: Trainer, order: SampleOrder, opening: Opening, changed: l
         trainer.event("checkpoint-damaged", bad.reason, bad.path.name.removeprefix("damaged-"), f"passed over, kept as {bad.path.name}")
     if opening.restored is not None:
         trainer.event("mirror", f"{opening.restored} came back from the mirror", str(trainer.folder.path))
+    if opening.tasks:
+        trainer.event("tasks", "the evaluation tasks are not those of the data", "; ".join(opening.tasks), "goes on: the text is the same")
     if reopened is None:
         cause = f"{trainer.recipe.name}: {end.steps:_} steps, {end.tokens:_} tokens"
         trainer.event("start", cause, f"{trainer.device.compute_name}: {trainer.device.reason}")

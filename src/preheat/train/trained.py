@@ -29,6 +29,8 @@ class Trained:
     complete: bool
     data: Path
     manifest: Manifest
+    recipe_folder: Path
+    """Where relative paths of the recipe started when it was trained last."""
 
 
 def load_trained(run: Path, data: Path | None = None) -> Trained:
@@ -43,7 +45,8 @@ def load_trained(run: Path, data: Path | None = None) -> Trained:
     found, _ = checkpoint.newest(folder.checkpoints)
     if found is None:
         refuse("run.no-checkpoint", f"{run} has no checkpoint yet", "", "Train further: `preheat train` saves every checkpoint.every")
-    data = data or Path(read_json(folder.environment_file)["data"])
+    environment = read_json(folder.environment_file)
+    data = data or Path(environment["data"])
     manifest = Manifest.load(data)
     if manifest.fingerprint != identity["data_fingerprint"]:
         got = f"the data in {data} is {manifest.fingerprint[:12]}"
@@ -53,4 +56,4 @@ def load_trained(run: Path, data: Path | None = None) -> Trained:
     checkpoint.Contents(found).fill({f"model/{name}": tensor for name, tensor in model.state_dict().items()})
     timeline = Timeline(recipe)
     step = timeline.step(found.step)
-    return Trained(folder, recipe, model, device, step, step.end == timeline.end, data, manifest)
+    return Trained(folder, recipe, model, device, step, step.end == timeline.end, data, manifest, Path(environment["recipe_folder"]))
