@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -25,7 +26,7 @@ class RayCluster:
     def __init__(self, address: str = "auto") -> None:
         self._ours = not ray.is_initialized()
         if self._ours:
-            ray.init(address=address, log_to_driver=False, logging_level="warning")
+            ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
         cpus = int(ray.cluster_resources().get("CPU", 0))
         nodes = sum(node["Alive"] for node in ray.nodes())
         self.description = f"Ray, {cpus} CPUs on {nodes} nodes"
