@@ -1,7 +1,8 @@
 """Failures of data that other projects reported in public, each with the numbers of its report, where no other test is about it.
 
-Where the rest is: D01, D02, D04, D05, D16, D19, D20, D22, D23, D24 here; D03, D13 and D17 in test_order.py; D06, D08, D12 and D21 in
-tests/train (test_amend.py, test_chaos.py); D14 and D15 in test_tokenizer_files.py; D18 with the model's document mask.
+Where the rest is: D01, D02, D04, D05, D06, D16, D19, D20, D23, D24 here; D03, D13 and D17 in test_order.py; D06, D08, D12 and D21 in
+tests/train (test_amend.py, test_chaos.py); D14 and D15 in test_tokenizer_files.py; D22 in test_nasty_inputs.py and test_imported.py; D18
+with the model's document mask.
 """
 
 from collections import Counter

@@ -1,12 +1,14 @@
 """Cleaning rules on texts whose right treatment is known."""
 
 import textwrap
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from preheat.data.clean import POLICIES, apply, unwrapped, without_licence
+from preheat.data.clean import POLICIES, apply, gopher, unwrapped, without_licence
+from preheat.data.clean.rule import Text
 
 SPEECH = (
     "I embrace with great satisfaction the opportunity which now presents itself of congratulating you on the present favorable "
@@ -66,6 +68,54 @@ def test_list_items_stay_apart():
 @pytest.mark.parametrize("text", [SONNET, SPEECH + "\n", "a\nb\nc\nd\ne\nf\n", "", f"{SPEECH}\n{SPEECH}\n" * 4])
 def test_what_is_not_hard_wrapped_stays(text):
     assert unwrapped(text) == text
+
+
+DIALOGUE = """\
+"I have been thinking of the garden that we saw last year," said the old man to her.
+"So have I, and of the house, and of the river behind it, and the boat," she answered.
+\u201cThen let us go there again, before the winter comes and the roads are closed,\u201d he said.
+"We shall need a carriage and two horses, and something to eat on the way there," she said.
+\u2014 And so they went, the two of them, on the very next morning, while it was still dark.
+"""
+CHINESE = (
+    "清晨的阳光透过窗户洒在书桌上、我翻开那本已经泛黄的日记、回忆起童年时在乡下外婆家度过的每一个夏天、那些日子如今想来仍然温暖。",
+    "外婆总是很早起床、先去菜园里摘一些新鲜的蔬菜、然后生火做饭、炊烟袅袅升起。",
+    "我喜欢跟在她身后、问这问那、她从来不嫌烦、总是微笑着回答我每一个问题、有时还会讲一些古老的故事给我听、让我充满了好奇。",
+    "后来我离开了村子、去城里上学、一年只能回去一两次、可是那个院子、那棵老槐树、一直留在我的记忆里、从来没有褪色过。",
+    "如今外婆已经不在了。",
+    "但每当夏天来临、我总会想起她、我想、那就是一个人留给另一个人最好的礼物、不是金钱、也不是房子、而是陪伴与时光。",
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["".join(SONNET.splitlines(True)[:8]), DIALOGUE, "\n".join(CHINESE) + "\n"],
+    ids=["eight lines of verse of even length", "a paragraph a line", "a Chinese paragraph a line"],
+)
+def test_lines_that_mean_something_stay(text):
+    """Without spaces every next line is one word, which never fits; a line break was a space in the middle of a Chinese text then."""
+    assert unwrapped(text) == text
+
+
+@pytest.mark.parametrize("width", [25, 30, 38])
+def test_chinese_lines_are_put_together_without_spaces(width):
+    paragraph = "".join(CHINESE)
+    lines = [paragraph[at : at + width] for at in range(0, len(paragraph), width)]
+    assert unwrapped("\n".join(lines)) == paragraph + "\n"
+
+
+def test_capitals_that_are_wrapped_come_back():
+    assert unwrapped(textwrap.fill(SPEECH.upper(), 70)) == SPEECH.upper() + "\n"
+
+
+def test_code_in_a_wrapped_page_stays():
+    code = "```python\nfor i in range(10):\n    print(i)\n\n\nx = 1\ny = x\n```"
+    page = f"{textwrap.fill(SPEECH, 72)}\n\n{code}\n\n{textwrap.fill(SPEECH, 72)}\n"
+    expected = f"{SPEECH}\n\n{code}\n\n{SPEECH}\n".replace("\n\n\nx", "\n\nx")
+    assert unwrapped(page) == expected
+    plain = "x = f(1)\ny = g(x)\nreturn y\n"
+    assert unwrapped(f"{textwrap.fill(SPEECH, 40)}\n\n" + plain) == f"{textwrap.fill(SPEECH, 40)}\n\n" + plain
+    assert unwrapped(f"{textwrap.fill(SPEECH * 3, 72)}\n\n" + plain) == f"{SPEECH * 3}\n\n" + plain
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=300), st.sampled_from(HOUSE))
@@ -153,3 +203,12 @@ BODY = "import os\n\n# Copyright is mentioned here, in the code.\nprint(os.getcw
 )
 def test_licence_headers_go(header, left):
     assert without_licence(header + BODY) == left + BODY
+
+
+def test_thresholds_at_their_ends_do_no_harm():
+    """No words, and more characters than a memory holds."""
+    numbers = dict(POLICIES["gopher"].numbers) | {"gopher.min_words": 0.0, "gopher.min_mean_word": 0.0}
+    for text in ("!!! ???", "\u2014", "{"):
+        assert gopher.quality(Text(text), numbers).reason == "gopher: words without a letter"
+    numbers = dict(POLICIES["prose"].numbers) | {"run.max_characters": 1e18}
+    assert apply(SPEECH, replace(POLICIES["prose"], numbers=numbers))[1] is None

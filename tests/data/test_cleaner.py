@@ -1,4 +1,4 @@
-"""What a source asks for beyond its policy: thresholds, language, masking, quality, and text of evaluations."""
+"""What a source asks for beyond its policy: thresholds, language, masking, quality."""
 
 import json
 import random
@@ -6,11 +6,11 @@ from importlib import metadata
 
 import pytest
 
-from preheat.data.clean import Cleaner
+from preheat.data.clean import Benchmarks, Cleaner
 from preheat.data.clean.edits import ADDRESS, EMAIL, without_personal_data
-from preheat.data.document import Document
+from preheat.data.document import Document, File
 from preheat.errors import PreheatError, RunFailed
-from preheat.recipe import Decontaminate, Quality, Source
+from preheat.recipe import Quality, Source
 
 ENGLISH = (
     "I embrace with great satisfaction the opportunity which now presents itself of congratulating you on the present favorable "
@@ -24,8 +24,8 @@ GERMAN = (
 )
 
 
-def cleaner(folder=".", decontaminate=None, **fields):
-    return Cleaner(Source(name="s", paths=("x",), **fields), folder, decontaminate)
+def cleaner(benchmarks=None, **fields):
+    return Cleaner(Source(name="s", paths=("x",), **fields), benchmarks)
 
 
 def document(text, score=None):
@@ -62,11 +62,27 @@ def test_thresholds_of_a_source():
     assert reason(cleaner(policy="gopher", thresholds={"gopher.min_words": 500.0}), ENGLISH) == "clean: gopher: too few words"
 
 
+@pytest.mark.parametrize(("number", "shown"), [("nan", "nan"), ("inf", "inf"), ("-0.1", "-0.1")])
+def test_a_threshold_that_means_nothing_is_refused(number, shown):
+    """Nothing is above a NaN, so it would switch its rule off."""
+    with pytest.raises(PreheatError, match=rf"length.min_characters is {shown}; a finite number"):
+        cleaner(thresholds={"length.min_characters": float(number)})
+
+
+def test_a_text_of_which_nothing_is_left_is_no_document():
+    lenient = cleaner(thresholds={"length.min_characters": 0.0, "letters.min_share": 0.0})
+    assert reason(lenient, "Home | About | Contact") == "clean: empty"
+    assert reason(cleaner(policy="c4", thresholds={"c4.min_sentences": 0.0}), "no end mark") == "clean: empty"
+
+
 def test_language():
     only = cleaner(language="en")
     assert reason(only, ENGLISH) == ""
     assert reason(only, GERMAN) == "language: not en"
     assert reason(cleaner(language="de"), GERMAN) == ""
+    for code, near in (("eng", "en"), ("xx", "xmf"), ("gr", "gl")):
+        with pytest.raises(PreheatError, match=rf"{code!r} is no language that the model knows; .*\b{near}\b"):
+            cleaner(language=code)
     mixed = " ".join(f"{a} {b}" for a, b in zip(ENGLISH.split(), GERMAN.split() * 2, strict=False))
     assert reason(cleaner(language="en", min_language_score=0.99), mixed).startswith("language: ")
     assert reason(cleaner(language="en", min_language_score=0.0, policy="reference"), ENGLISH) == ""
@@ -82,6 +98,12 @@ def test_language():
         ("section 1.2.3.4.5 or 999.1.1.1", "section 1.2.3.4.5 or 999.1.1.1"),
         ("user@localhost, @name, a @ b", "user@localhost, @name, a @ b"),
         ("version v1.2.3.4", "version v1.2.3.4"),
+        ("jörg.müller@bücher.example, иван@пример.рф", f"{EMAIL}, {EMAIL}"),
+        ("a@xn--bcher-kva.xn--p1ai.", f"{EMAIL}."),
+        ("邮箱user@example.com谢谢、地址8.8.8.8的", f"邮箱{EMAIL}谢谢、地址{ADDRESS}的"),
+        ("連絡先はinfo@例え.jpまで", f"連絡先は{EMAIL}まで"),
+        ("ติดต่อuser@example.org นะ, 메일 a@b.co으로", f"ติดต่อ{EMAIL} นะ, 메일 {EMAIL}으로"),
+        ("a@b.c1, 2001:db8::1", "a@b.c1, 2001:db8::1"),
     ],
 )
 def test_personal_data(text, masked):
@@ -132,70 +154,22 @@ def test_quality_has_one_origin(fields):
         cleaner(quality=Quality(at_least=1, **fields))
 
 
-QUESTION = "Which of the following planets has the largest number of known moons as of the year two thousand twenty?"
-
-
-def tasks(folder, *rows):
-    (folder / "task.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
-    return Decontaminate(tasks=("task.jsonl",))
-
-
-def test_text_of_an_evaluation_goes(tmp_path):
-    asked = tasks(
-        tmp_path, {"question": QUESTION, "choices": ["Saturn", "Mars"], "deep": {"passage": [GERMAN]}}, {"question": "Short one?"}
-    )
-    clean = cleaner(tmp_path, asked)
-    words = QUESTION.split()
-    assert reason(clean, ENGLISH) == ""
-    assert reason(clean, f"{ENGLISH} {QUESTION}") == "contamination: evaluation text"
-    assert reason(clean, f"{ENGLISH} {GERMAN}") == "contamination: evaluation text"
-    assert reason(clean, f"{ENGLISH} Short one?") == ""
-    shouted = " -- ".join(words[2:15]).upper()
-    assert reason(clean, f"{ENGLISH} {shouted}") == "contamination: evaluation text"
-    assert reason(clean, f"{ENGLISH} {' '.join(words[2:14])} or so") == ""
-    assert clean(document(f"{ENGLISH} {QUESTION}")).exclusion.detail == f"{len(words) - 12} 13-grams"
-
-
-def test_a_question_shorter_than_the_overlap_counts_as_a_whole(tmp_path):
-    """Otherwise nothing would keep it out; of fewer than 8 words many a text has some by chance."""
-    short = "Which of these planets has the largest rings?"
-    clean = cleaner(tmp_path, tasks(tmp_path, {"question": QUESTION}, {"question": short}, {"question": "Which planet has rings?"}))
-    assert reason(clean, f"{ENGLISH} {short}") == "contamination: evaluation text"
-    assert clean(document(f"{ENGLISH} {QUESTION} {short}")).exclusion.detail == f"{len(QUESTION.split()) - 12} 13-grams, 1 8-grams"
-    assert reason(clean, f"{ENGLISH} {short.replace('largest', 'smallest')}") == ""
-    assert reason(clean, f"{ENGLISH} Which planet has rings?") == ""
-
-
-def test_the_length_of_the_overlap_is_a_choice(tmp_path):
-    asked = tasks(tmp_path, {"question": QUESTION}).model_copy(update={"ngram": 8})
-    assert reason(cleaner(tmp_path, asked), f"{ENGLISH} {' '.join(QUESTION.split()[:8])}") == "contamination: evaluation text"
-
-
-def test_tasks_that_cannot_be_read_are_refused(tmp_path):
-    with pytest.raises(PreheatError, match="no text of the tasks has 8 words"):
-        cleaner(tmp_path, tasks(tmp_path, {"question": "Short one?"}))
-    (tmp_path / "task.jsonl").write_text(json.dumps({"question": QUESTION}) + "\n{broken")
-    with pytest.raises(PreheatError, match=r"task.jsonl:2.*no JSON"):
-        cleaner(tmp_path, Decontaminate(tasks=("task.jsonl",)))
-    with pytest.raises(PreheatError, match="no file matches"):
-        cleaner(tmp_path, Decontaminate(tasks=("nothing.jsonl",)))
-
-
 def test_a_verdict_depends_on_the_document_alone(tmp_path):
     """In any order, in fresh processes or used ones."""
-    asked = tasks(tmp_path, {"question": QUESTION})
-    texts = [ENGLISH, GERMAN, f"{ENGLISH} {QUESTION}", "x", f"{ENGLISH}\n{ENGLISH}\n" * 3, "Word " * 300]
+    (tmp_path / "task.jsonl").write_text(json.dumps({"question": GERMAN}), "utf-8")
+    asked = Benchmarks([File("task.jsonl", str(tmp_path / "task.jsonl"), 0)], 13)
+    texts = [ENGLISH, GERMAN, f"{ENGLISH} {GERMAN}", "x", f"{ENGLISH}\n{ENGLISH}\n" * 3, "Word " * 300]
     texts += [" ".join(random.Random(seed).choices(ENGLISH.split(), k=200)) for seed in range(30)]
     options = {"policy": "web", "language": "en", "mask_personal_data": True}
-    alone = {text: cleaner(tmp_path, asked, **options)(document(text)) for text in texts}
-    used = cleaner(tmp_path, asked, **options)
+    alone = {text: cleaner(asked, **options)(document(text)) for text in texts}
+    used = cleaner(asked, **options)
     for seed in range(3):
         for text in random.Random(seed).sample(texts, len(texts)):
             assert used(document(text)) == alone[text]
 
 
 def test_the_fingerprint_covers_what_a_verdict_depends_on(tmp_path):
-    asked = tasks(tmp_path, {"question": QUESTION})
+    (tmp_path / "task.jsonl").write_text(json.dumps({"question": GERMAN}), "utf-8")
     variants = [
         cleaner(),
         cleaner(policy="web"),
@@ -205,10 +179,7 @@ def test_the_fingerprint_covers_what_a_verdict_depends_on(tmp_path):
         cleaner(mask_personal_data=True),
         cleaner(quality=Quality(field="score", at_least=1)),
         cleaner(quality=Quality(field="score", at_least=2)),
-        cleaner(tmp_path, asked),
-        cleaner(tmp_path, tasks(tmp_path, {"question": QUESTION + " And why is that the case?"})),
-        cleaner(tmp_path, tasks(tmp_path, {"question": QUESTION}).model_copy(update={"ngram": 12})),
-        cleaner(tmp_path, tasks(tmp_path, {"question": QUESTION}, {"question": "Which of these planets has the largest rings?"})),
+        cleaner(Benchmarks([File("task.jsonl", str(tmp_path / "task.jsonl"), 0)], 13)),
     ]
     assert len({variant.fingerprint for variant in variants}) == len(variants)
     assert cleaner().fingerprint == cleaner().fingerprint

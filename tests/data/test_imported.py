@@ -219,6 +219,59 @@ def test_what_cannot_be_trained_on_is_refused_and_leaves_nothing(folder, tokeniz
     assert [path.name for path in folder.parent.iterdir()] == ["recipe"]
 
 
+@pytest.mark.parametrize("kind", ["<u4", "<i4", "<i8"])
+def test_wide_ids_without_their_index_are_no_raw_ids(folder, texts, tokenizer, kind):
+    """Read as 16-bit ones, every second id would be 0."""
+    ids = np.concatenate([np.array([*text, tokenizer.eod]) for text in texts])
+    (folder / "x.bin").write_bytes(ids.astype(kind).tobytes())
+    with pytest.raises(PreheatError, match=r"ids of 32 or 64 bits.*Put its \.idx beside it"):
+        imported(folder)
+
+
+def test_ids_that_wrapped_are_refused(folder, tokenizer):
+    """shoarora/transformers-trainers #12, case D22: the id 36,917 of a vocabulary of 119,546, kept in 16 bits with a sign."""
+    ids = np.array([5, 36_917, tokenizer.eod]).astype("<i2")
+    assert ids[1] == -28_619
+    indexed.write(folder / "a", [ids], np.dtype("<i2"))
+    with pytest.raises(PreheatError, match=r"a\.bin#0\+1: the id is -28_619; the tokenizer has 280 entries"):
+        imported(folder)
+
+
+def test_what_raw_ids_leave_open_ends_before_a_file_of_documents(folder, texts, tokenizer):
+    ids = [*texts[0], tokenizer.eod, *texts[1]]
+    (folder / "a.bin").write_bytes(np.array(ids, "<u2").tobytes())
+    indexed.write(folder / "b", [np.array([*text, tokenizer.eod]) for text in texts[2:9]], np.dtype("<u2"))
+    manifest = imported(folder)
+    assert sorted(found(folder.parent / "out")) == expected(texts[:9], tokenizer)
+    assert manifest.sources[0].funnel.repaired == {"end of document added": 1}
+
+
+def test_documents_without_text_are_on_record(folder, texts, tokenizer):
+    indexed.write(folder / "a", [np.array(ids) for ids in ([tokenizer.eod], texts[0], [], texts[1])], np.dtype("<u2"))
+    imported(folder)
+    rows = [json.loads(line) for line in (folder.parent / "out/exclusions.jsonl").read_text().splitlines()]
+    assert [(row["source"], row["id"], row["step"], row["reason"]) for row in rows] == [
+        ("web", "a.bin#0", "read", "empty"),
+        ("web", "a.bin#2", "read", "empty"),
+    ]
+    assert sorted(found(folder.parent / "out")) == expected(texts[:2], tokenizer)
+
+
+def test_shards_of_a_source_are_its_own(folder, texts, tokenizer):
+    """One source is called as the other one's shards begin."""
+    for name, part in (("a", texts[:20]), ("b", texts[20:40])):
+        indexed.write(folder / name, [np.array([*text, tokenizer.eod]) for text in part], np.dtype("<u2"))
+    sources = [{"name": name, "paths": [path], "format": "tokens"} for name, path in (("web_train-x", "a.bin"), ("web", "b.bin"))]
+    data = recipe.Data.model_validate({"source": sources, "held_out": "10%", "shard_size": 1e-7})
+    manifest = take(
+        data, recipe.Tokenizer(kind="file", path="t.json"), VOCAB, folder=folder, out=folder.parent / "out", progress=lambda line: None
+    )
+    for source in manifest.sources:
+        assert len(source.train.shards) > 1
+        assert all(shard.startswith(f"{source.name}_train-0") for shard in source.train.shards)
+    assert verify(folder.parent / "out") == []
+
+
 def test_tables_without_ids_are_refused(folder):
     pyarrow.parquet.write_table(pyarrow.table({"text": ["a"]}), folder / "x.parquet")
     with pytest.raises(PreheatError, match=r"text \(string\); ids are lists of integers in input_ids"):
@@ -228,6 +281,10 @@ def test_tables_without_ids_are_refused(folder):
         imported(folder, "*.parquet")
     pyarrow.parquet.write_table(pyarrow.table({"input_ids": [[1, -2]]}), folder / "x.parquet")
     with pytest.raises(PreheatError, match=r"x\.parquet#0\+1: the id is -2"):
+        imported(folder, "*.parquet")
+    twice = pyarrow.Table.from_arrays([pyarrow.array([[1]])] * 2, names=["input_ids", "input_ids"])
+    pyarrow.parquet.write_table(twice, folder / "x.parquet")
+    with pytest.raises(PreheatError, match=r"input_ids \(list.*\), input_ids \(list.*one column of that name"):
         imported(folder, "*.parquet")
     for name in ("x.parquet", "x.arrow", "x.csv"):
         (folder / name).write_bytes(b"PAR1 something else")

@@ -64,6 +64,18 @@ def test_changed_bytes_are_found(copied):
     assert [(p.rule, p.where.file) for p in verify(folder)] == [("data.damaged", str(path))]
 
 
+def test_missing_and_cut_files_are_problems_too(copied):
+    folder, _ = copied
+    path = folder / "a_train.bin"
+    path.write_bytes(path.read_bytes()[:-2])
+    assert [(p.rule, p.where.file) for p in verify(folder)] == [("data.damaged", str(path))]
+    path.unlink()
+    assert [(p.got, p.where.file) for p in verify(folder)] == [("the file is missing", str(path))]
+    (folder / "manifest.json").write_text("{}")
+    with pytest.raises(PreheatError, match="a manifest of schema"):
+        verify(folder)
+
+
 def test_contradictions_are_found_where_checksums_fit(copied):
     """A tokenizer that put no end, ids of another vocabulary, an index of another file."""
     folder, sign = copied

@@ -124,7 +124,8 @@ def test_a_splitter_forgets_and_goes_on(monkeypatch):
     ],
 )
 def test_sentences(line, count):
-    assert sentences(line) == count
+    assert sentences(line, float("inf")) == count
+    assert [min(sentences(line, most), most) for most in (1, 2)] == [min(count, most) for most in (1, 2)]
 
 
 def slow_repeated(words, n):

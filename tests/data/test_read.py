@@ -111,9 +111,11 @@ def test_zip_and_tar_members_are_files(tmp_path):
         archive.writestr("two.jsonl.gz", gzip.compress(lines(1)))
         archive.writestr("deep.zip", b"PK")
         archive.writestr("folder/", b"")
+        for hidden in ("__MACOSX/._two.jsonl", ".git/x.jsonl", ".hidden.jsonl"):
+            archive.writestr(hidden, lines(1))
     for suffix, mode in ((".tar", "w"), (".tar.gz", "w:gz"), (".tar.xz", "w:xz"), (".tgz", "w:gz"), (".tar.bz2", "w:bz2")):
         with tarfile.open(tmp_path / f"b{suffix}", mode) as archive:
-            for name, data in (("/abs/x.jsonl", lines(1)), ("..\\y.jsonl", lines(2)), ("empty.jsonl", b"")):
+            for name, data in (("/abs/x.jsonl", lines(1)), ("..\\y.jsonl", lines(2)), ("./._y.jsonl", lines(2)), ("empty.jsonl", b"")):
                 entry = tarfile.TarInfo(name)
                 entry.size = len(data)
                 archive.addfile(entry, io.BytesIO(data))
@@ -250,6 +252,13 @@ def test_parquet_without_the_field_or_with_another_type(tmp_path):
     assert reading.unreadable == {"no field 'text'": 9, "field 'text' is no text": 2, "damaged file": 2}
     assert reading.documents == 14
     assert "fields: body" in reading.excluded[0].detail
+
+
+def test_a_field_that_a_table_has_twice_is_unclear(tmp_path):
+    pq.write_table(pa.Table.from_arrays([pa.array(["a", "b"])] * 2, names=["text", "text"]), tmp_path / "a.parquet")
+    table(tmp_path / "b.parquet", {"text": ["good"]})
+    found, excluded, reading = texts_with_counts(source("*.parquet", format="parquet"), tmp_path)
+    assert (found, excluded, reading.documents) == ({"b.parquet:1": "good"}, {"a.parquet": "2 fields 'text'"}, 3)
 
 
 def texts_with_counts(spec, folder):
@@ -458,6 +467,16 @@ def test_addresses_that_lead_nowhere_are_refused(tmp_path, path):
         resolve(source(path), tmp_path)
 
 
+def test_an_address_inside_of_an_archive_names_the_archive(tmp_path):
+    """fsspec lists the members under names that it cannot open again."""
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("x.jsonl", lines(2))
+    with pytest.raises(PreheatError, match=rf"leads into an archive. Name the archive, its files are read: file://{tmp_path}/a\.zip"):
+        resolve(source(f"zip://*.jsonl::file://{tmp_path}/a.zip"), tmp_path)
+    for address in (f"file://{tmp_path}/a.zip", f"simplecache::file://{tmp_path}/a.zip"):
+        assert list(texts(source(address, format="jsonl"), tmp_path)[0]) == ["a.zip/x.jsonl:1", "a.zip/x.jsonl:2"]
+
+
 def test_a_share_of_unreadable_documents_is_refused(tmp_path):
     (tmp_path / "a.jsonl").write_bytes(lines(8) + b"{\n[]\n\n" + b'{"text": ""}\n')
     spec = source("*.jsonl", format="jsonl")
@@ -471,7 +490,7 @@ def test_a_share_of_unreadable_documents_is_refused(tmp_path):
 
 def test_scores_come_with_their_documents(tmp_path):
     rows = [{"text": "a", "score": 2.5}, {"text": "b", "score": 3}, {"text": "c"}, {"text": "d", "score": True}]
-    rows += [{"text": "e", "score": float("nan")}]
+    rows += [{"text": "e", "score": value} for value in (float("nan"), float("inf"), 10**400, -(10**4000), "3", [3])]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
     table(tmp_path / "a.parquet", {"text": ["a", "b", "c"], "score": [2.5, 3.0, None]})
     for form in ("jsonl", "parquet"):
@@ -479,6 +498,7 @@ def test_scores_come_with_their_documents(tmp_path):
         reading = Reading()
         assert [(d.text, d.score) for d in read(spec, tmp_path, reading)] == [("a", 2.5), ("b", 3.0)]
         assert set(reading.unreadable) == {"field 'score' is no number"}
+        assert reading.documents == (10 if form == "jsonl" else 3)
 
 
 def _archives():

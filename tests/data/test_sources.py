@@ -71,6 +71,18 @@ def test_what_matches_and_is_no_file_is_on_record(tmp_path):
     }
 
 
+def test_links_that_lead_to_each_other_cost_themselves(tmp_path):
+    put(tmp_path / "data/a.txt", "a")
+    (tmp_path / "data/one.txt").symlink_to("two.txt")
+    (tmp_path / "data/two.txt").symlink_to("one.txt")
+    for pattern in ("data/*.txt", "data/**", "**/*.txt"):
+        found, reading = texts(source(pattern), tmp_path)
+        assert list(found.values()) == ["a"]
+        assert sorted((e.id.rpartition("/")[2], e.reason, e.detail) for e in reading.excluded) == [
+            (name, "cannot be read", "Too many levels of symbolic links") for name in ("one.txt", "two.txt")
+        ]
+
+
 def test_a_folder_that_cannot_be_listed_is_refused(tmp_path, monkeypatch):
     put(tmp_path / "data/a.txt", "a")
 
@@ -123,8 +135,8 @@ def test_a_package_is_not_imported(tmp_path, monkeypatch):
     [
         ("nothing/*.txt", r"'nothing/\*.txt'.*relative paths start at"),
         ("package:no_such_package/*.txt", "pip install --no-deps no-such-package"),
-        ("package:../etc/passwd", "not installed"),
-        ("package:json.decoder/*", "not installed"),
+        ("package:../etc/passwd", "no name of a Python package"),
+        ("package:json.decoder/*", "no name of a Python package"),
         ("stdlib:no_such_module/*.py", "no file matches"),
         ("/no/such/folder/*.txt", "no file matches"),
     ],
@@ -132,6 +144,21 @@ def test_a_package_is_not_imported(tmp_path, monkeypatch):
 def test_a_glob_without_a_file_is_refused(tmp_path, path, message):
     with pytest.raises(PreheatError, match=message):
         resolve(source(path), tmp_path)
+
+
+@pytest.mark.parametrize("path", ["x" * 5000, "x/" * 3000, "[", "\0", ""])
+def test_a_path_that_no_file_can_have_is_refused(tmp_path, path):
+    with pytest.raises(PreheatError, match="no file matches"):
+        resolve(source(path), tmp_path)
+
+
+@pytest.mark.parametrize("path", ["data", "data/", "./data"])
+def test_a_folder_in_place_of_its_files_is_named(tmp_path, path):
+    put(tmp_path / "data/a.txt", "a")
+    with pytest.raises(PreheatError, match=r"no file matches .*; it is a folder. Name its files: .*data/\*\*"):
+        resolve(source(path), tmp_path)
+    with pytest.raises(PreheatError, match=rf"the folder of the recipe, {tmp_path}\. Correct"):
+        resolve(source("nothing*"), tmp_path)
 
 
 def test_excluding_everything_is_refused(tmp_path):
@@ -168,6 +195,18 @@ def test_one_bad_byte_costs_one_character(tmp_path):
     found, reading = texts(source("*.jsonl", format="jsonl"), tmp_path)
     assert found == {"a.jsonl:1": "first", "a.jsonl:2": "caf\ufffd", "a.jsonl:3": "last"}
     assert reading.repaired == {"invalid UTF-8 replaced": 1}
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+@pytest.mark.parametrize("text", ["plain ASCII words " * 9, "我们认为下面这些真理是不言而喻的" * 9, "Мы исходим из той истины " * 9])
+def test_records_in_another_encoding_are_no_text(tmp_path, encoding, text):
+    """Without its zeros UTF-16 is UTF-8 where it is ASCII, and rubbish elsewhere."""
+    put(tmp_path / "a.jsonl", "\n".join(json.dumps({"text": text}, ensure_ascii=False) for _ in range(4)).encode(encoding))
+    put(tmp_path / "b.jsonl", '{"text": "good"}\n{"text": "raw\x00zero"}\n')
+    found, reading = texts(source("*.jsonl", format="jsonl"), tmp_path)
+    assert found == {"b.jsonl:1": "good", "b.jsonl:2": "rawzero"}
+    assert {e.reason for e in reading.excluded} <= {"no UTF-8 text", "broken JSON"}
+    assert "no UTF-8 text" in reasons(reading).values()
 
 
 def test_jsonl_keeps_every_good_record(tmp_path):
@@ -316,6 +355,13 @@ Kinds:
 - gas"""
     }
     assert reasons(reading) == {"broken.json": "broken JSON", "deep.json": "broken JSON"}
+
+
+def test_a_number_in_a_json_tree_has_any_length(tmp_path):
+    digits = "9" * 5000
+    put(tmp_path / "a.json", f'{{"Area": 17, "Digits": {digits}, "Depth": -3.5, "Island": true}}')
+    found, _ = texts(source("a.json", format="json-tree"), tmp_path)
+    assert found == {"a.json": f"Area: 17\nDigits: {digits}\nDepth: -3.5\nIsland: true"}
 
 
 def test_stdlib_root_is_that_of_this_python(tmp_path):

@@ -202,6 +202,45 @@ def test_a_file_that_is_no_byte_level_tokenizer_is_refused(trained, change, mess
         Tokenizer(changed(trained, change), "t.json")
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t["model"]["vocab"].update(zzz=40), r"the id 40 is '.+' and 'zzz'"),
+        (lambda t: t["added_tokens"].append(t["added_tokens"][0] | {"id": 40, "content": "<pad>"}), "the id 40 is '.+' and '<pad>'"),
+        (lambda t: t["added_tokens"].append(t["added_tokens"][0] | {"id": 1300, "content": "a"}), r"'a' has the ids \d+ and 1300"),
+    ],
+)
+def test_an_id_with_two_names_is_refused(trained, change, message):
+    """The text of one would be read as that of the other."""
+    with pytest.raises(PreheatError, match=message):
+        Tokenizer(changed(trained, change), "t.json")
+
+
+def test_what_a_file_asks_for_while_encoding_does_not_change_a_text(trained):
+    """Merges left out by chance; an added token that takes the spaces around it; the end of a long text."""
+    flags = {"single_word": False, "lstrip": True, "rstrip": True, "normalized": False}
+    tool = {"id": 1200, "content": "<tool>", "special": False} | flags
+
+    def change(tree):
+        tree["model"]["dropout"] = 0.5
+        tree["added_tokens"].append(tool)
+        tree["truncation"] = {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}
+
+    odd = Tokenizer(changed(trained, change), "t.json")
+    text = "the house and <tool>  the garden behind the house"
+    ids = odd.encode(text)
+    assert odd.decode(ids) == text
+    assert ids == [*trained.encode("the house and "), 1200, *trained.encode("  the garden behind the house")]
+    assert all(odd.encode(text) == ids for _ in range(20))
+
+
+def test_a_space_that_the_tokenizer_puts_before_a_text_is_no_part_of_it(trained):
+    spaced = Tokenizer(changed(trained, lambda t: t["pre_tokenizer"].update(add_prefix_space=True)), "t.json")
+    assert spaced.decode(spaced.encode("the house")) == "the house"
+    assert spaced.encode("the house") == trained.encode(" the house")
+    assert "".join(map(spaced.piece, spaced.encode("the house of the garden"))) == " the house of the garden"
+
+
 @pytest.mark.parametrize("content", ["", "[]", "{", "null", "[" * 100_000, b"\xff\xfe"])
 def test_foreign_files_are_refused(tmp_path, content):
     (tmp_path / "t.json").write_bytes(content if isinstance(content, bytes) else content.encode())

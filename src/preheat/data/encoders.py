@@ -100,8 +100,12 @@ def _pattern(tree: dict[str, Any], pieces: list[bytes], added: Mapping[str, int]
 
 def _general(tree: dict[str, Any], end: str) -> Encode:
     """An encoder by the `tokenizers` library, for every other file."""
-    tree = tree | {"post_processor": None, "padding": None, "truncation": None}
-    tree["added_tokens"] = [token | {"special": bool(token.get("special")) or token["content"] == end} for token in tree["added_tokens"]]
+    # What would make ids of chance, or lose text: dropout of merges, the end of a long text, the spaces around an added token.
+    tree = tree | {"post_processor": None, "padding": None, "truncation": None, "model": tree["model"] | {"dropout": None}}
+    whole = {"lstrip": False, "rstrip": False}
+    tree["added_tokens"] = [
+        token | whole | {"special": bool(token.get("special")) or token["content"] == end} for token in tree["added_tokens"]
+    ]
     engine = tokenizers.Tokenizer.from_str(json.dumps(tree))
     engine.encode_special_tokens = True
 

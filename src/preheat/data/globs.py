@@ -46,11 +46,19 @@ def _folders(top: Path) -> Iterator[Path]:
         yield folder
         try:
             with os.scandir(folder) as entries:
-                below = sorted((entry for entry in entries if not entry.name.startswith(".") and entry.is_dir()), key=lambda e: e.name)
+                below = sorted((entry for entry in entries if not entry.name.startswith(".") and _is_folder(entry)), key=lambda e: e.name)
         except OSError as error:
             refuse("data.no-files", f"the folder cannot be listed: {error.strerror}", "", "Correct its permissions", file=folder)
         waiting += [Path(entry.path) for entry in reversed(below) if not entry.is_symlink()]
         links += [Path(entry.path) for entry in below if entry.is_symlink()]
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether a name leads to a folder; a link that leads to itself leads nowhere."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
 
 
 def expression(pattern: str) -> re.Pattern[str]:

@@ -66,5 +66,5 @@ def _shown(folder: Path, source: str, split: Side, numbers: Sequence[int]) -> li
     for number in numbers:
         ids = dataset.document(number).tolist()
         text = tokenizer.decode(ids[:-1] if ids[-1] == tokenizer.eod else ids)
-        out.append(Shown(names[number], tuple(ids), text, tuple(tokenizer.decode([i]) for i in ids)))
+        out.append(Shown(names[number], tuple(ids), text, tuple(map(tokenizer.piece, ids))))
     return out

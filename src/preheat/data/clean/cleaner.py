@@ -7,20 +7,21 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib import metadata
-from pathlib import Path
 
 from preheat import recipe
-from preheat.data.clean import contamination, language
+from preheat.data.clean import language
+from preheat.data.clean.contamination import Benchmarks
 from preheat.data.clean.policy import STEPS, Policy, policy_of
 from preheat.data.clean.rule import Dropped, Text
-from preheat.data.document import Document, Exclusion, exclude
+from preheat.data.document import EMPTY, Document, Exclusion, exclude
 from preheat.errors import Problem, RunFailed, refuse
 
-STEP_NAMES = ("clean", "language", "quality", "contamination")
+CONTAMINATION = "contamination"
+STEP_NAMES = ("clean", "language", "quality", CONTAMINATION)
 """The steps at which a document can go here, in this order; an edit's record has the step "edit"."""
 SCORERS = "preheat.quality"
 """The group of entry points in which packages offer quality scorers."""
-RULES_VERSION = 3
+RULES_VERSION = 4
 """Counts up when the same policy would treat a text otherwise than before."""
 
 
@@ -36,18 +37,21 @@ class Cleaned:
 class Cleaner:
     """Cleans the documents of one source. A verdict depends on the document and the recipe, not on what came before it."""
 
-    def __init__(self, source: recipe.Source, folder: Path, decontaminate: recipe.Decontaminate | None = None) -> None:
+    def __init__(self, source: recipe.Source, benchmarks: Benchmarks | None = None) -> None:
         """Everything that the source asks for is looked up now.
 
+        Args:
+            benchmarks: what must not be in a document.
+
         Raises:
-            PreheatError: a threshold, a scorer, a package or a task file is missing.
+            PreheatError: a threshold, a scorer or a package is missing.
         """
         self._source = source
         self._policy = policy_of(source)
         self._scorer, self._scorer_release = (None, "") if source.quality is None else _scorer(source.quality)
-        self._benchmarks = None if decontaminate is None else contamination.load(decontaminate, folder)
+        self._benchmarks = benchmarks
         if source.language is not None:
-            language.identify("")
+            language.refuse_unknown(source.language)
 
     @property
     def fingerprint(self) -> str:
@@ -67,6 +71,8 @@ class Cleaner:
         text, dropped, changes = apply(document.text, self._policy)
         altered = tuple(Exclusion(document.source, document.id, "edit", name, detail, "") for name, detail in changes)
         step = STEP_NAMES[0]
+        if dropped is None and not text.text.strip():
+            dropped = Dropped(EMPTY, "nothing is left of it")
         if dropped is None:
             step, dropped = self._judged(document, text)
         if dropped is not None:
@@ -75,7 +81,7 @@ class Cleaner:
 
     def _judged(self, document: Document, text: Text) -> tuple[str, Dropped | None]:
         """The first of the later steps at which a document goes."""
-        _, spoken, quality, contaminated = STEP_NAMES
+        _, spoken, quality, _ = STEP_NAMES
         if self._source.language is not None:
             found, sure = language.identify(text.text)
             if found != self._source.language:
@@ -87,9 +93,9 @@ class Cleaner:
             if score is None or not score >= self._source.quality.at_least:
                 return quality, Dropped("low score", f"{score}")
         if self._benchmarks is not None:
-            shared = self._benchmarks.overlap(text.text)
-            if shared:
-                return contaminated, Dropped("evaluation text", shared)
+            shared = self._benchmarks.shared(text)
+            if shared is not None:
+                return CONTAMINATION, Dropped("evaluation text", str(shared))
         return "", None
 
     def _scored(self, document: Document, text: str) -> float:

@@ -124,10 +124,10 @@ def quality(text: Text, numbers: Numbers) -> Dropped | None:
         return Dropped("gopher: too few words", f"{words:,}")
     if words > numbers["gopher.max_words"]:
         return Dropped("gopher: too many words", f"{words:,}")
-    mean = text.words.characters / words
+    mean = text.words.characters / max(words, 1)
     if not numbers["gopher.min_mean_word"] <= mean <= numbers["gopher.max_mean_word"]:
         return Dropped("gopher: length of the words", f"{mean:.1f} characters")
-    symbols = max(raw.count("#"), raw.count("...") + raw.count("…")) / all_words
+    symbols = max(raw.count("#"), raw.count("...") + raw.count("…")) / max(all_words, 1)
     if symbols > numbers["gopher.max_symbols"]:
         return Dropped("gopher: hashes and ellipses", f"{symbols:.0%} of the words")
     lines = raw.splitlines()

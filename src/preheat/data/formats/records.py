@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -11,9 +12,11 @@ from typing import Any
 from preheat import recipe
 from preheat.data.document import EMPTY, Document, File, Reading
 from preheat.data.formats import streams
-from preheat.data.formats.text import decoded, unescaped
+from preheat.data.formats.text import decoded, is_binary, unescaped
 from preheat.errors import refuse
 
+NO_TEXT = "no UTF-8 text"
+"""The reason of bytes that are in another encoding or no text at all."""
 MAX_RECORD = 256 << 20
 """Bytes of a record that are held in memory; one that is longer is skipped."""
 ROWS_IN_MEMORY = 8 << 20
@@ -28,8 +31,13 @@ def json_lines(source: recipe.Source, label: str, content: Iterable[bytes], read
         raw, mended = decoded(line)
         if not raw.strip():
             continue
-        reading.repaired += mended
         here = Document(source.name, f"{label}:{number}", raw.strip())
+        damage = is_binary(raw, mended)
+        if damage:
+            # Of UTF-16 the text without its zeros would be left: ASCII by chance, and of everything else another text.
+            reading.skip(here, NO_TEXT, damage)
+            continue
+        reading.repaired += mended
         if cut:
             reading.skip(here, "record too long", f"more than {MAX_RECORD:_} bytes")
             continue
@@ -66,13 +74,22 @@ def _document(source: recipe.Source, here: Document, text: object, record: dict[
     else:
         score = None
         if source.quality is not None and source.quality.field is not None:
-            value = record.get(source.quality.field)
-            if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+            score = _number(record.get(source.quality.field))
+            if score is None:
                 reading.skip(here, f"field {source.quality.field!r} is no number")
                 return
-            score = float(value)
         reading.documents += 1
         yield Document(here.source, here.id, unescaped(text, reading), score)
+
+
+def _number(value: object) -> float | None:
+    """The value of a field that should hold a number, if it does: JSON knows true, NaN, and integers of a thousand digits, too."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
 
 
 def lines(content: Iterable[bytes], longest: int) -> Iterator[tuple[bytes, bool]]:
@@ -130,10 +147,11 @@ def parquet(source: recipe.Source, file: File, reading: Reading) -> Iterator[Doc
             table = pq.ParquetFile(stream, pre_buffer=False, buffer_size=1 << 20)
         except (OSError, ValueError) as error:  # pyarrow's errors are of both kinds.
             raise streams.Damage(str(error).partition("\n")[0]) from None
-        missing = [name for name in wanted if name not in table.schema_arrow.names]
-        if missing:
-            shown = ", ".join(table.schema_arrow.names[:20])
-            reading.skip(Document(source.name, file.id, ""), f"no field {missing[0]!r}", f"fields: {shown}", table.metadata.num_rows)
+        names = table.schema_arrow.names
+        unclear = next((name for name in wanted if names.count(name) != 1), None)
+        if unclear is not None:
+            fault = f"{names.count(unclear)} fields {unclear!r}" if unclear in names else f"no field {unclear!r}"
+            reading.skip(Document(source.name, file.id, ""), fault, f"fields: {', '.join(names[:20])}", table.metadata.num_rows)
             return
         row = file.line
         for group in range(file.start, table.num_row_groups if file.end is None else file.end):

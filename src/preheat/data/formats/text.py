@@ -7,8 +7,8 @@ from collections import Counter
 
 from preheat.data.document import Reading
 
-BINARY_SHARE = 0.05
-"""A file with more unreadable characters than this is no text."""
+BINARY_SHARE, SLIPS = 0.05, 8
+"""A file or record with more unreadable characters than this is no text; so few may be slips, however short it is."""
 
 RETURNS, CONTROLS, INVALID = "carriage returns made line feeds", "control characters removed", "invalid UTF-8 replaced"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -41,7 +41,7 @@ def decoded(data: bytes) -> tuple[str, Counter[str]]:
 def is_binary(text: str, mended: Counter[str]) -> str:
     """How much of a decoded file was unreadable, if that is too much for a text; else nothing."""
     damage = mended[CONTROLS] + mended[INVALID]
-    return f"{damage:_} unreadable characters" if damage > BINARY_SHARE * len(text) else ""
+    return f"{damage:_} unreadable characters" if damage > max(BINARY_SHARE * len(text), SLIPS) else ""
 
 
 def unescaped(text: str, reading: Reading) -> str:

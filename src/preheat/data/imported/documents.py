@@ -27,10 +27,10 @@ class Found:
 
 
 def documents(files: Iterable[TokenFile], tokenizer: Tokenizer, found: Found) -> Iterator[tuple[str, Ids]]:
-    """Label and ids of each document of a source, in order; `found` counts along.
+    """Label and ids of each document of a source, in order; `found` counts along. `is_empty` tells those without text.
 
     A document ends at the end-of-document token, and where its file says that one ends. So a document that llm.c has cut at the end of
-    a shard goes on in the next one, and files of raw ids need the token. Documents without text are left out.
+    a shard goes on in the next one, but not in a file that says where its documents begin; and files of raw ids need the token.
 
     Raises:
         PreheatError: an id is outside of the vocabulary, or raw ids have no end of document.
@@ -39,41 +39,49 @@ def documents(files: Iterable[TokenFile], tokenizer: Tokenizer, found: Found) ->
     label, seen, raw = "", False, ""
     for piece in _checked(files, tokenizer):
         raw = raw or ("" if piece.ends else piece.label)
+        if piece.ends and held:
+            found.mended[ADDED] += 1
+            yield _document(label, [*held, _end(tokenizer)], tokenizer, found)
+            held = []
         ends = np.flatnonzero(piece.ids == tokenizer.eod) + 1
         seen = seen or len(ends) > 0
         begin = 0
         for end in ends.tolist():
             label = label if held else _moved(piece.label, begin)
             found.mended[DIVIDED] += piece.ends and end < len(piece.ids)
-            yield from _document(label, [*held, piece.ids[begin:end]], tokenizer, found)
+            yield _document(label, [*held, piece.ids[begin:end]], tokenizer, found)
             held, begin = [], end
         if begin < len(piece.ids):
             label = label if held else _moved(piece.label, begin)
             held.append(piece.ids[begin:])
         if piece.ends and held:
             found.mended[ADDED] += 1
-            yield from _document(label, [*held, _end(tokenizer)], tokenizer, found)
+            yield _document(label, [*held, _end(tokenizer)], tokenizer, found)
             held = []
         elif piece.ends and not len(piece.ids):
-            found.documents, found.empty = found.documents + 1, found.empty + 1
+            yield _document(piece.label, [piece.ids], tokenizer, found)
     if raw and not seen:
         got = f"{raw}: no id is {tokenizer.eod}"
         want = f"the tokenizer ends documents with {tokenizer.eod} ({tokenizer.decode([tokenizer.eod])})"
         refuse("data.import", got, want, "Name the tokenizer that the ids were made with, or its `eod`", key="tokenizer")
     if held:
         found.mended[ADDED] += 1
-        yield from _document(label, [*held, _end(tokenizer)], tokenizer, found)
+        yield _document(label, [*held, _end(tokenizer)], tokenizer, found)
 
 
-def _document(label: str, parts: list[Ids], tokenizer: Tokenizer, found: Found) -> Iterator[tuple[str, Ids]]:
-    """A document, unless nothing is in it but its end."""
+def is_empty(ids: Ids) -> bool:
+    """Whether nothing is in a document but its end."""
+    return len(ids) < 2
+
+
+def _document(label: str, parts: list[Ids], tokenizer: Tokenizer, found: Found) -> tuple[str, Ids]:
     ids = parts[0] if len(parts) == 1 else np.concatenate([part.astype(np.int64) for part in parts])
     found.documents += 1
-    if len(ids) == 1:
+    if is_empty(ids):
         found.empty += 1
-        return
-    found.begun += tokenizer.bos is not None and int(ids[0]) == tokenizer.bos
-    yield label, ids
+    else:
+        found.begun += tokenizer.bos is not None and int(ids[0]) == tokenizer.bos
+    return label, ids
 
 
 def _end(tokenizer: Tokenizer) -> Ids:

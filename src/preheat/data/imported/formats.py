@@ -19,6 +19,8 @@ from preheat.errors import refuse
 COLUMN = "input_ids"
 CHUNK = 1 << 22
 """Ids of a file without documents that are in memory at a time."""
+_HIGH_HALF = 3
+"""The upper half of a 32-bit id is no higher in a vocabulary of up to 262,144 entries, Gemma's."""
 ROWS = 1024
 _LLMC: dict[int, tuple[int, np.dtype[Any]]] = {20240520: (1, np.dtype("<u2")), 20240801: (7, np.dtype("<u4"))}
 """Magic number -> version and type of llm.c's shards: GPT-2's, Llama 3's. The header has 256 32-bit words; the third counts the ids."""
@@ -113,6 +115,10 @@ def _nanogpt(path: Path, label: str) -> Iterator[Piece]:
     size = path.stat().st_size
     if size % 2:
         refuse("data.import", f"the file has {size:_} bytes", "ids of 16 bits take an even number", "Fetch it again", file=path)
+    ids = np.fromfile(path, "<u2", CHUNK)
+    if len(ids) >= 16 and int(ids[1::2].max()) <= _HIGH_HALF:
+        got = f"every second 16-bit number is at most {_HIGH_HALF}, so these are ids of 32 or 64 bits"
+        refuse("data.import", got, "a .bin without an .idx beside it has 16-bit ids", "Put its .idx beside it", file=path)
     yield from _raw(path, np.dtype("<u2"), 0, label)
 
 
@@ -157,13 +163,14 @@ def _parquet(path: Path, label: str) -> Iterator[Piece]:
 def _column(schema: Any, path: Path) -> None:
     """Refuse a table without a column of lists of integers."""
     types = _package("pyarrow.types")
-    kinds = {name: schema.field(name).type for name in schema.names}
-    found = kinds.get(COLUMN)
+    kinds = [(field.name, field.type) for field in schema]
+    named = [kind for name, kind in kinds if name == COLUMN]
+    found = named[0] if len(named) == 1 else None
     lists = (types.is_list, types.is_large_list, types.is_fixed_size_list)
     if found is None or not any(is_list(found) for is_list in lists) or not types.is_integer(found.value_type):
-        got = f"the columns are {', '.join(f'{name} ({kind})' for name, kind in kinds.items())}"
+        got = f"the columns are {', '.join(f'{name} ({kind})' for name, kind in kinds)}"
         fix = 'Text is prepared, not imported: write format = "parquet" and its text_field'
-        refuse("data.import", got, f"ids are lists of integers in {COLUMN}", fix, file=path)
+        refuse("data.import", got, f"ids are lists of integers in {COLUMN}, one column of that name", fix, file=path)
 
 
 def _rows(batches: Iterator[Any], path: Path, label: str) -> Iterator[Piece]:

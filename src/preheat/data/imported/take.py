@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO
 
@@ -16,7 +18,8 @@ import numpy as np
 from preheat import recipe
 from preheat.data import indexed, split
 from preheat.data import tokenizer as tokenizers
-from preheat.data.imported.documents import EMPTY, Found, documents
+from preheat.data.document import Document, exclude
+from preheat.data.imported.documents import EMPTY, Found, documents, is_empty
 from preheat.data.imported.formats import Ids, TokenFile, recognised
 from preheat.data.manifest import SCHEMA, FileEntry, Funnel, Inputs, Manifest, PreparedSource, Split, entry_of
 from preheat.data.pipeline.run import Progress
@@ -84,7 +87,7 @@ def _source(
     kinds = sorted({file.format for file in files})
     progress(f"{source.name}: {len(files):,} files, {', '.join(kinds)}, {sum(file.file.size for file in files) / 1e6:.1f} MB")
     found = Found()
-    positions = array("Q", (split.position(_key(ids)) for _, ids in documents(files, tokenizer, found)))
+    positions = array("Q", (split.position(_key(ids)) for _, ids in documents(files, tokenizer, found) if not is_empty(ids)))
     if not positions:
         got = f"source {source.name}: no document among {found.documents:_}"
         refuse("data.empty", got, "one document at least must be trained on", "Correct its paths", key="data.source.paths")
@@ -105,7 +108,9 @@ def _source(
 def _write(
     name: str, found: Iterator[tuple[str, Ids]], held_out: list[bool], tokenizer: Tokenizer, content: Path, limit: int | None
 ) -> list[Split]:
-    """Documents as `NAME_train` and `NAME_held_out`, and their lines in `documents.jsonl`, training documents first."""
+    """Documents as `NAME_train` and `NAME_held_out`, and their lines in `documents.jsonl`, training documents first; those without
+    text in `exclusions.jsonl`.
+    """
     dtype, lengths = indexed.dtype_for(tokenizer.vocab_size), tokenizer.byte_lengths()
     counts = dict.fromkeys(SIDES, (0, 0, 0))
     later = content.parent / "held_out.jsonl"
@@ -115,7 +120,13 @@ def _write(
         lines: list[IO[str]] = [
             stack.enter_context(path.open(mode, encoding="utf-8")) for path, mode in ((content / DOCUMENTS, "a"), (later, "w"))
         ]
-        for (label, ids), held in zip(found, held_out, strict=True):
+        excluded, sides = stack.enter_context((content / EXCLUSIONS).open("a", encoding="utf-8")), iter(held_out)
+        for label, ids in found:
+            if is_empty(ids):
+                row = asdict(exclude(Document(name, label, ""), "read", EMPTY))
+                excluded.write(json.dumps(row, ensure_ascii=False) + "\n")
+                continue
+            held = next(sides)
             side, size = SIDES[held], int(lengths[ids].sum())
             writers[held].add(ids)
             row = {"source": name, "split": side, "id": label, "bytes": size, "tokens": len(ids)}
@@ -124,7 +135,8 @@ def _write(
             counts[side] = known[0] + 1, known[1] + len(ids), known[2] + size
     with (content / DOCUMENTS).open("ab") as stream:
         stream.write(later.read_bytes())
-    shards = tuple(sorted(path.stem for path in content.glob(f"{name}_train-*.idx"))) if limit is not None else ()
+    numbered = re.compile(re.escape(f"{name}_{SIDES[0]}-") + r"[0-9]+")
+    shards = tuple(sorted(path.stem for path in content.glob("*.idx") if numbered.fullmatch(path.stem)))
     return [Split(f"{name}_{side}", *counts[side], shards if side == SIDES[0] else ()) for side in SIDES]
 
 
