@@ -5,24 +5,24 @@
 `PYTHON` is an interpreter that has datatrove (with its extras io and processing) and spaCy; it runs the other side in processes of its own.
 Each part is timed on both sides one after the other, `--repeat` times, and the best time of each counts. Both read the same JSON lines.
 
-- near-duplicates: MinHash signatures over word 5-grams to the documents that stay. datatrove: 14 bands of 8, its defaults; preheat: 48 of 4
+- near-duplicates: MinHash signatures over word 5-grams to the documents that stay. datatrove: 14 bands of 8, its defaults; preheat: 64 of 4
   and the exact similarity of every candidate pair.
 - tokens: GPT-2's tokenizer to files of ids.
-- all: reading, the quality filters of Gopher, C4 and FineWeb, near-duplicates, tokens. preheat: policy "fineweb", which holds these rules.
+- all: reading, the quality filters of Gopher, C4 and FineWeb, near-duplicates, tokens. preheat: policy "web", which holds these rules and
+  edits before them. The text is speeches, which all of these rules keep.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import resource
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from near_duplicates import documents
+from near_duplicates import documents, with_copies
 
 from preheat import recipe
 from preheat.data.pipeline import Context, Plan, divided, local_backend
@@ -67,7 +67,7 @@ if __name__ == "__main__":
         tokens(work, f"{work}/kept", workers, tokenizer)
 """
 STEPS = {"near": ("sign", "exact", "band", "group", "compare"), "tokens": ("encode", "merge")}
-POLICIES = {"near": "reference", "tokens": "reference", "all": "fineweb"}
+POLICIES = {"near": "reference", "tokens": "reference", "all": "web"}
 
 
 def ours(part: str, source: Path, work: Path, workers: int) -> float:
@@ -122,7 +122,7 @@ def main() -> None:
         place = Path(folder)
         source = place / "source"
         source.mkdir()
-        texts = documents(int(options.mb * 1e6))
+        texts = with_copies(documents(int(options.mb * 1e6 / 1.1), prose=True))
         for number in range(options.workers):
             rows = (json.dumps({"text": text, "id": str(n)}) + "\n" for n, text in enumerate(texts[number :: options.workers]))
             (source / f"{number}.jsonl").write_text("".join(rows), "utf-8")
@@ -137,8 +137,6 @@ def main() -> None:
                 other = theirs(options.datatrove, part, source, Path(f"{work}-theirs"), options.workers, place / "tokenizer.json")
                 best[1] = min(best[1], other)
             print(f"{part:10}{size / best[0]:7.2f} MB/s{size / best[1]:7.2f} MB/s{best[1] / best[0]:7.1f}x", flush=True)
-        peak = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) / 1024
-        print(f"the largest process of either side had {peak:.0f} MiB")
 
 
 if __name__ == "__main__":

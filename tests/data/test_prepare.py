@@ -438,8 +438,9 @@ def test_tasks_need_whatever_they_read(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(Context, "once", lambda self, name, make: make())
     monkeypatch.setattr(plan, "MIN_SHARD", 20_000)
     monkeypatch.setattr("preheat.data.pipeline.local.BY_NAME", {name: recorded(stage) for name, stage in BY_NAME.items()})
-    run(folder, tmp_path / "out")
-    made = plan.Plan(data(), recipe.Tokenizer(kind="train-bpe"), VOCAB_SIZE, "", tuple(plan.Shard(int(i >= 3), ()) for i in range(5)))
+    spec = data(dedup={"paragraphs": True, "paragraph_places": 2, "paragraph_words": 5})
+    run(folder, tmp_path / "out", spec)
+    made = plan.Plan(spec, recipe.Tokenizer(kind="train-bpe"), VOCAB_SIZE, "", tuple(plan.Shard(int(i >= 3), ()) for i in range(5)))
     for stage, number, read, other in seen:
         needs = BY_NAME[stage].needs(made, number)
         through_exact = read in ("read", "sign") and ("exact", 0) in needs

@@ -59,12 +59,14 @@ def prepare(
     loaded = load(recipe, tuple(sets or ()))
     out = data_folder(data, loaded.recipe.name)
     asked = (loaded.recipe.data, loaded.recipe.tokenizer, loaded.recipe.model.vocab_size)
+    task_globs = loaded.recipe.evaluation.tasks
     if slurm is not None:
         from preheat.data.pipeline.slurm import script
 
         changes = [part for text in sets or () for part in ("--set", text)]
         finish = shlex.join([sys.executable, "-m", "preheat", "data", "prepare", recipe, "--data", str(out.absolute()), *changes])
-        text = script(planned(*asked, folder=loaded.folder, out=out), finish, at_once=workers or 64, options=sbatch)
+        plan = planned(*asked, folder=loaded.folder, out=out, task_globs=task_globs)
+        text = script(plan, finish, at_once=workers or 64, options=sbatch)
         slurm.write_text(text, "utf-8")
         print(text, end="")
         return
@@ -74,7 +76,9 @@ def prepare(
 
         backend = RayCluster(ray)
     progress = (lambda line: print(line, flush=True)) if not as_json else (lambda line: None)
-    manifest = prepare_data(*asked, folder=loaded.folder, out=out, progress=progress, workers=workers, backend=backend)
+    manifest = prepare_data(
+        *asked, folder=loaded.folder, out=out, progress=progress, task_globs=task_globs, workers=workers, backend=backend
+    )
     if as_json:
         print_json(asdict(manifest))
 
@@ -196,6 +200,14 @@ def stats(folder: Folder, as_json: AsJson = False) -> None:
             print("  clusters of duplicates: " + ", ".join(f"{count:_} of {size:_}" for size, count in own.clusters.items()))
         for pair in own.pairs:
             print("  " + visible(f"{pair['similarity']:.2f} {pair['gone']} went for {pair['kept']}: {pair['head'][:80]!r}"))
+        if own.tasks:
+            print(visible("  evaluation text: " + ", ".join(f"{count:_} of {task}" for task, count in own.tasks.items())))
+        for shared in own.shared:
+            print("  " + visible(f"{shared['gone']} has {shared['words']:_} words in a row of {shared['task']}: {shared['text'][:80]!r}"))
+        if own.paragraphs:
+            print(f"  repeated paragraphs removed: {own.paragraphs:_}, {own.paragraph_words:_} words; the most frequent:")
+        for paragraph in own.frequent:
+            print("  " + visible(f"{paragraph['places']:_} places, kept as {paragraph['kept']}: {paragraph['head'][:80]!r}"))
     curve = ", ".join(f"{chance:.3f} at {similarity}" for similarity, chance in s_curve().items())
     print(f"\nMinHash proposes a pair for comparison with a probability of {curve} (Jaccard similarity of 5-grams)")
 
@@ -210,9 +222,14 @@ def _print(shown: dict[str, list[Shown]]) -> None:
         for document in found:
             ends = f"{list(document.ids[:8])} … {list(document.ids[-4:])}"
             print("\n" + visible(f"{name}: {document.id}") + f": {len(document.ids):_} tokens {ends}".rstrip())
-            print(_colored(document) if sys.stdout.isatty() and "NO_COLOR" not in os.environ else document.text[:HEAD])
+            print(_colored(document) if sys.stdout.isatty() and not os.environ.get("NO_COLOR") else _lines(document.text[:HEAD]))
             if len(document.text) > HEAD:
                 print("…")
+
+
+def _lines(text: str) -> str:
+    """A text of several lines without what a terminal would take for a command."""
+    return "\n".join("\t".join(map(visible, line.split("\t"))) for line in text.split("\n"))
 
 
 def _colored(document: Shown) -> str:
@@ -220,6 +237,6 @@ def _colored(document: Shown) -> str:
     for number, piece in enumerate(document.pieces):
         if length > HEAD:
             break
-        out.append(COLORS[number % 2] + "\n".join(visible(line) for line in piece.split("\n")) + "\x1b[0m")
+        out.append(COLORS[number % 2] + _lines(piece) + "\x1b[0m")
         length += len(piece)
     return "".join(out)

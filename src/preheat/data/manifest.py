@@ -26,6 +26,8 @@ class Inputs:
     sha256: str
     against: Mapping[str, str] = field(default_factory=dict)
     """Prepared folders whose documents were left out here -> their fingerprints then."""
+    tasks: Mapping[str, str] = field(default_factory=dict)
+    """Files of evaluation tasks whose text was left out -> their SHA-256 then."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +62,9 @@ class Funnel:
     def __str__(self) -> str:
         steps = [f"{step}: {', '.join(f'{n:,} {reason}' for reason, n in reasons.items())}" for step, reasons in self.dropped.items()]
         dropped = f"{self.documents - self.kept:,} dropped" + (f" ({'; '.join(steps)})" if steps else "")
+        edited = "; documents edited: " + ", ".join(f"{count:,} {what}" for what, count in self.edited.items()) if self.edited else ""
         mended = "".join(f"; {count:,} {what}" for what, count in self.repaired.items())
-        return f"documents: {self.documents:,} read, {dropped}, {self.kept:,} kept{mended}"
+        return f"documents: {self.documents:,} read, {dropped}, {self.kept:,} kept{edited}{mended}"
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from preheat import recipe
-from preheat.data import indexed
+from preheat.data import indexed, tasks
 from preheat.data.clean import STEP_NAMES
 from preheat.data.manifest import FILE_NAME, SCHEMA, FileEntry, Funnel, Inputs, Manifest, PreparedSource, Split
 from preheat.data.pipeline import Backend, Context, Plan, divided, local_backend, perform_all, shard_size
-from preheat.data.pipeline.assigning import TOKENIZER, tokenizer_content
 from preheat.data.pipeline.index import against, index_of
+from preheat.data.pipeline.learning import TOKENIZER, tokenizer_content
+from preheat.data.pipeline.paragraphs import refuse_sources
 from preheat.data.pipeline.plan import RULES_VERSION
-from preheat.data.pipeline.reading import CHECK, READ, Counts
+from preheat.data.pipeline.reading import CHECK, READ, Counts, benchmarks
 from preheat.data.pipeline.run import Progress
 from preheat.data.pipeline.tasks import entries
 from preheat.data.pipeline.writing import DOCUMENTS, ENCODE, EXCLUSIONS, LIST, MERGE
@@ -30,7 +31,7 @@ from preheat.data.tokenizer import Tokenizer
 from preheat.data.workspace import CONTENT, work_folder, workspace
 from preheat.errors import PreheatError, Problem, RunFailed, refuse
 
-STEPS = ("read", *STEP_NAMES, "duplicate", "near-duplicate")
+STEPS = ("read", *STEP_NAMES, "duplicate", "near-duplicate", "paragraph")
 """Where a document can go, in this order."""
 
 
@@ -42,13 +43,15 @@ def prepare(
     folder: Path,
     out: Path,
     progress: Progress,
+    task_globs: Sequence[str] = (),
     workers: int | None = None,
     backend: Backend | None = None,
 ) -> Manifest:
     """Prepare `data` in the folder `out`, or find it prepared there; relative paths start at `folder`.
 
     Prepared data is found by its configuration and by the names and sizes of the sources' files, without reading them. The work is done by
-    `backend`, or by processes of this machine: `workers`, or one a core.
+    `backend`, or by processes of this machine: `workers`, or one a core. `task_globs`, the recipe's `evaluation.tasks`, name what is kept
+    out of the text.
 
     Raises:
         PreheatError: a source is missing, empty or unreadable, the tokenizer does not fit, or `out` holds something else.
@@ -56,25 +59,27 @@ def prepare(
     """
     refuse_names(data)
     refuse_tokens(data)
-    found = existing(data, tokenizer, vocab_size, folder, out, progress)
+    refuse_sources(data)
+    found = existing(data, tokenizer, vocab_size, folder, out, progress, task_globs)
     if found is not None:
         return found
     start = time.perf_counter()
     files = [resolve(source, folder) for source in data.source]
-    before = against(data.dedup, folder)
+    before, kept_out = against(data.dedup, folder), tasks.checksums(tasks.kept_out(data, task_globs, folder))
     try:
         with workspace(out) as work:
-            context = Context(work, _plan(data, tokenizer, vocab_size, folder, files))
+            context = Context(work, _plan(data, tokenizer, vocab_size, folder, files, task_globs))
             context.plan.save(work)
             chosen = backend or local_backend(context.plan, workers)
             size = sum(file.size for own in files for file in own)
             what = f"{len(files)} sources, {sum(map(len, files)):,} files, {size / 1e6:.1f} MB in {len(context.plan.shards):,} shards"
             progress(f"preparing {what}; {chosen.description}")
+            _tell_kept_out(context, kept_out, progress)
             try:
                 perform_all(context, chosen, progress)
             finally:
                 chosen.close()
-            _finish(context, files, before, progress)
+            _finish(context, files, before, kept_out, progress)
     except BrokenPipeError:
         raise  # Whoever read what we print is gone: no fault of the disk.
     except OSError as error:
@@ -84,20 +89,25 @@ def prepare(
     return Manifest.load(out)
 
 
-def planned(data: recipe.Data, tokenizer: recipe.Tokenizer, vocab_size: int, *, folder: Path, out: Path) -> Context:
+def planned(
+    data: recipe.Data, tokenizer: recipe.Tokenizer, vocab_size: int, *, folder: Path, out: Path, task_globs: Sequence[str] = ()
+) -> Context:
     """The plan of a preparation that other machines will work on, in the work folder of `out`.
 
     Raises:
-        PreheatError: a source is missing, or `out` exists.
+        PreheatError: a source or a task is missing, or `out` exists.
     """
     refuse_names(data)
     refuse_tokens(data)
+    refuse_sources(data)
     if out.exists():
         refuse("data.out", "the folder exists", "there is nothing left to plan", "Choose another folder, or delete this one", file=out)
     against(data.dedup, folder)
+    tasks.kept_out(data, task_globs, folder)
     work = work_folder(out)
     work.mkdir(parents=True, exist_ok=True)
-    context = Context(work, _plan(data, tokenizer, vocab_size, folder, [resolve(source, folder) for source in data.source]))
+    files = [resolve(source, folder) for source in data.source]
+    context = Context(work, _plan(data, tokenizer, vocab_size, folder, files, task_globs))
     context.plan.save(work)
     return context
 
@@ -115,11 +125,18 @@ def listing(data: recipe.Data, tokenizer: recipe.Tokenizer, folder: Path, files:
     return recipe.fingerprint({"rows": [*rows, ["tokenizer", content]] if content else rows})
 
 
-def _plan(data: recipe.Data, tokenizer: recipe.Tokenizer, vocab_size: int, folder: Path, files: Sequence[Sequence[File]]) -> Plan:
+def _plan(
+    data: recipe.Data,
+    tokenizer: recipe.Tokenizer,
+    vocab_size: int,
+    folder: Path,
+    files: Sequence[Sequence[File]],
+    task_globs: Sequence[str],
+) -> Plan:
     """The plan, with files that are larger than a shard in parts where their format allows that."""
     largest = shard_size(files)
     parts = [[part for file in own for part in split_file(spec, file, largest)] for spec, own in zip(data.source, files, strict=True)]
-    return Plan(data, tokenizer, vocab_size, str(folder.absolute()), divided(parts, largest))
+    return Plan(data, tokenizer, vocab_size, str(folder.absolute()), divided(parts, largest), tuple(task_globs))
 
 
 def refuse_names(data: recipe.Data) -> None:
@@ -141,7 +158,13 @@ def refuse_tokens(data: recipe.Data) -> None:
 
 
 def existing(
-    data: recipe.Data, tokenizer: recipe.Tokenizer, vocab_size: int, folder: Path, out: Path, progress: Progress
+    data: recipe.Data,
+    tokenizer: recipe.Tokenizer,
+    vocab_size: int,
+    folder: Path,
+    out: Path,
+    progress: Progress,
+    task_globs: Sequence[str] = (),
 ) -> Manifest | None:
     """What `out` holds, if it is what we were about to make; None if there is nothing."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
@@ -156,6 +179,7 @@ def existing(
     try:
         files = [resolve(source, folder) for source in data.source]
         before = {name: Manifest.load(folder / name).fingerprint for name in data.dedup.against}
+        kept_out = tasks.checksums(tasks.kept_out(data, task_globs, folder))
     except PreheatError as error:
         progress(f"using the prepared data in {out}; its sources are no longer there ({error.problems[0].got})")
         return manifest
@@ -166,18 +190,36 @@ def existing(
         if fingerprint != manifest.inputs.against[name]:
             want = f"its fingerprint was {manifest.inputs.against[name][:12]} when this was prepared"
             refuse("data.changed", f"{name} holds other data now ({fingerprint[:12]})", want, fix, key="data.dedup.against", file=out)
+    changed = tasks.changes(manifest.inputs.tasks, kept_out, fix)
+    if changed:
+        raise PreheatError(*changed)
     progress(f"using the prepared data in {out}")
     shutil.rmtree(work_folder(out), ignore_errors=True)  # It is there if we were killed at the very end.
     return manifest
 
 
-def _finish(context: Context, files: Sequence[Sequence[File]], before: Mapping[str, str], progress: Progress) -> None:
+def _tell_kept_out(context: Context, files: Mapping[str, str], progress: Progress) -> None:
+    """Say what is kept out of the text, and what of it is too short to be looked for."""
+    found = benchmarks(context)
+    if found is not None:
+        few = f"; records that are not looked for, without {found.shortest} words in a row: {found.too_short:,}" if found.too_short else ""
+        what = f"{found.size:,} runs of up to {found.ngram} words of {len(found.places):,} records in {', '.join(files)}"
+        progress(f"keeping out evaluation text: {what}{few}")
+
+
+def _finish(
+    context: Context, files: Sequence[Sequence[File]], before: Mapping[str, str], kept_out: Mapping[str, str], progress: Progress
+) -> None:
     """Put the outputs together in the content folder, with a manifest."""
     plan, content = context.plan, context.work / CONTENT
-    tasks = [(TOKENIZER.name, 0), (LIST.name, 0), *((MERGE.name, task) for task in range(MERGE.count(plan)))]
+    fix = "Prepare again when it rests: what is done stays done"
+    changed = tasks.changes(kept_out, tasks.checksums(tasks.kept_out(plan.data, plan.tasks, Path(plan.folder))), fix)
+    if changed:
+        raise RunFailed(*changed)
+    outputs = [(TOKENIZER.name, 0), (LIST.name, 0), *((MERGE.name, task) for task in range(MERGE.count(plan)))]
     found: dict[str, FileEntry] = {}
     sizes: dict[tuple[str, str], tuple[int, int, int]] = _sizes(context.folder(LIST.name) / DOCUMENTS)
-    for stage, number in tasks:
+    for stage, number in outputs:
         for name, entry in entries(context, stage, number).items():
             if stage == MERGE.name and name == DOCUMENTS:
                 continue
@@ -191,6 +233,7 @@ def _finish(context: Context, files: Sequence[Sequence[File]], before: Mapping[s
     digests = [digest for shard in range(len(plan.shards)) for digest in Counts.load([context.folder(READ.name, shard)]).digests]
     asked = configuration(plan.data, plan.tokenizer, plan.vocab_size)
     identity = {"configuration": asked, "files": {name: found[name].sha256 for name in sorted(found)}}
+    identity |= {"tasks": kept_out} if kept_out else {}
     Manifest(
         schema=SCHEMA,
         configuration=asked,
@@ -201,6 +244,7 @@ def _finish(context: Context, files: Sequence[Sequence[File]], before: Mapping[s
             listing(plan.data, plan.tokenizer, Path(plan.folder), files),
             hashlib.sha256("\n".join(digests).encode()).hexdigest(),
             before,
+            kept_out,
         ),
         tokenizer=built.used(plan.tokenizer.kind),
         dtype=str(indexed.dtype_for(built.vocab_size)),

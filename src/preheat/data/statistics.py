@@ -1,4 +1,5 @@
-"""What a look at prepared data should tell first: the funnel, lengths, how duplicates cluster, and pairs to judge the threshold by."""
+"""What a look at prepared data should tell first: the funnel, lengths, how duplicates cluster, pairs to judge the threshold by, and which
+paragraphs went most often."""
 
 from __future__ import annotations
 
@@ -12,8 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from preheat.data.clean.cleaner import CONTAMINATION
+from preheat.data.clean.contamination import SHARED
 from preheat.data.dedup.signatures import caught
 from preheat.data.manifest import Funnel, Manifest
+from preheat.data.pipeline.paragraphs import EDIT
 from preheat.data.prepare import DOCUMENTS, EXCLUSIONS
 from preheat.data.shards import opened
 
@@ -21,7 +25,10 @@ QUANTILES = (0, 5, 25, 50, 75, 95, 100)
 PAIRS = 5
 """Pairs of similar documents that are shown for each source: those nearest to the threshold."""
 CURVE = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
+PARAGRAPHS = 5
+"""Different paragraphs that are shown for each source: those with the most places."""
 _SIMILAR = re.compile(r"to (?P<kept>.*), Jaccard (?P<similarity>[\d.]+)", re.DOTALL)
+_REPEATED = re.compile(r"paragraph \d+, (?P<words>[\d,]+) words, as (?P<kept>.*), (?P<places>[\d,]+) places in all", re.DOTALL)
 
 
 @dataclass
@@ -35,6 +42,16 @@ class SourceStatistics:
     clusters: dict[int, int] = field(default_factory=dict)
     pairs: list[dict[str, Any]] = field(default_factory=list)
     """Similar documents: `gone`, `kept`, `similarity`, and the beginning of the one that is gone."""
+    tasks: dict[str, int] = field(default_factory=dict)
+    """File of an evaluation task -> documents that went because they share most with it."""
+    shared: list[dict[str, Any]] = field(default_factory=list)
+    """Those that share most: `gone`, `task` with the line, `words` in a row, the `start` of these in the document, and their `text`."""
+    paragraphs: int = 0
+    """Places from which a repeated paragraph went."""
+    paragraph_words: int = 0
+    """The words of these."""
+    frequent: list[dict[str, Any]] = field(default_factory=list)
+    """The most frequent of them: `places`, the one that is `kept`, and the beginning."""
 
 
 def statistics(folder: Path) -> dict[str, SourceStatistics]:
@@ -60,6 +77,17 @@ def statistics(folder: Path) -> dict[str, SourceStatistics]:
             families[row["source"]][f"as {match['kept']}"] += 1
             pair = {"gone": row["id"], "kept": match["kept"], "similarity": float(match["similarity"]), "head": row["head"]}
             own.pairs = sorted([*own.pairs, pair], key=lambda pair: (pair["similarity"], pair["gone"]))[:PAIRS]
+        elif row["step"] == CONTAMINATION and (match := SHARED.fullmatch(row["detail"])):
+            own.tasks[match["file"]] = own.tasks.get(match["file"], 0) + 1
+            place = {"gone": row["id"], "task": f"{match['file']}:{match['line']}"}
+            found = place | {"words": int(match["size"]), "start": int(match["start"]), "text": match["words"]}
+            own.shared = sorted([*own.shared, found], key=lambda found: (-found["words"], found["gone"]))[:PAIRS]
+        elif (row["step"], row["reason"]) == ("edit", EDIT) and (match := _REPEATED.fullmatch(row["detail"])):
+            own.paragraphs += 1
+            own.paragraph_words += int(match["words"].replace(",", ""))
+            found = {"places": int(match["places"].replace(",", "")), "kept": match["kept"], "head": row["head"]}
+            if found not in own.frequent:
+                own.frequent = sorted([*own.frequent, found], key=lambda found: (-found["places"], found["kept"]))[:PARAGRAPHS]
     for name, family in families.items():
         out[name].clusters = dict(sorted(Counter(count + 1 for count in family.values()).items()))
     return out

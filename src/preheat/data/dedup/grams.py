@@ -70,14 +70,26 @@ def shingles(texts: Sequence[str]) -> Shingles:
     # Where each shingle's first word stands: the start of its document plus its number in it.
     first = np.arange(offsets[-1]) + np.repeat(ends - counts - offsets[:-1], own)
     hashes = mixed[np.minimum(first, len(mixed) - 1)]
-    for number in np.flatnonzero(counts < SHINGLE).tolist():
-        hashes[offsets[number]] = _whole(words[ends[number] - counts[number] : ends[number]], texts[number])
+    for number in np.flatnonzero(counts == 0).tolist():
+        hashes[offsets[number]] = _without_words(texts[number])
+    for count in range(1, SHINGLE):
+        short = np.flatnonzero(counts == count)
+        whole = np.full(len(short), count, np.uint64)
+        for position in range(count):
+            whole = (whole ^ words[ends[short] - count + position]) * np.uint64(_BASE)
+            whole ^= whole >> np.uint64(29)
+        hashes[offsets[short]] = whole
     return Shingles(hashes, offsets)
 
 
-def _whole(words: Hashes, text: str) -> np.uint64:
-    """One number for all words of a short text; for a text without words, for its characters but white space."""
-    values = words if len(words) else np.frombuffer("".join(text.split()).encode("utf-32-le", "replace"), "<u4").astype(np.uint64)
+def word_counts(texts: Sequence[str]) -> npt.NDArray[np.int64]:
+    """How many words each text has."""
+    return _words(texts)[1]
+
+
+def _without_words(text: str) -> np.uint64:
+    """One number for the characters of a text that has no words, but white space."""
+    values = np.frombuffer("".join(text.split()).encode("utf-32-le", "replace"), "<u4")
     out = len(values)
     for value in values.tolist():
         out = ((out ^ value) * _BASE) & 0xFFFFFFFFFFFFFFFF

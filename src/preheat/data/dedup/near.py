@@ -6,7 +6,7 @@ decided independently of each other, on as many machines as one likes, with the 
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -18,10 +18,13 @@ from preheat.data.dedup.grams import Hashes
 BUCKET = 64
 """A document is compared with this many of the best of those that stay and share a certain band with it. A band that more of them share is
 boilerplate, and a true copy shares others."""
-CACHE_BYTES = 256_000_000
+CACHE_BYTES = 64_000_000
 """Of the documents that stay, this much of shingles is kept in memory; others are read again when they are needed."""
+ENTRY_BYTES = 400
+"""What a document takes in that memory besides its shingles, about."""
 
-Load = Callable[[Sequence[int]], Iterator[Hashes]]
+Numbers = npt.NDArray[np.int64]
+Load = Callable[[Numbers], Iterator[Hashes]]
 """The sorted distinct shingles of documents, by their numbers."""
 
 
@@ -33,126 +36,170 @@ class Match:
     similarity: float
 
 
-def groups(shared: Sequence[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def groups(shared: Sequence[tuple[Numbers, Numbers]]) -> tuple[Numbers, Numbers]:
     """The documents that share a band with another one, and the group of each: the lowest number that bands connect it with.
 
-    `shared` are pairs of arrays: documents, and one of the documents with the same band.
+    `shared` are pairs of arrays: documents, and one of the documents with the same band. One pair is in memory at a time, if `shared`
+    reads them when it is asked for them.
     """
-    documents = np.unique(np.concatenate([np.concatenate(pair) for pair in shared])) if shared else np.empty(0, np.int64)
-    a = np.concatenate([np.searchsorted(documents, pair[0]) for pair in shared]) if shared else documents
-    b = np.concatenate([np.searchsorted(documents, pair[1]) for pair in shared]) if shared else documents
+    documents = _mentioned(shared)
     label = np.arange(len(documents))
-    while True:
-        # Hook the higher root onto the lower one, then let everyone point at its root (Shiloach and Vishkin 1982).
-        low, high = np.minimum(label[a], label[b]), np.maximum(label[a], label[b])
-        apart = low != high
-        if not apart.any():
-            return documents, documents[label]
-        a, b = a[apart], b[apart]
-        np.minimum.at(label, high[apart], low[apart])
+    for pair in shared:
+        a, b = (np.searchsorted(documents, numbers) for numbers in pair)
         while True:
-            jumped = label[label]
-            if np.array_equal(jumped, label):
+            # Hook the higher root onto the lower one, then let everyone point at its root (Shiloach and Vishkin 1982).
+            low, high = np.minimum(label[a], label[b]), np.maximum(label[a], label[b])
+            apart = low != high
+            if not apart.any():
                 break
-            label = jumped
+            a, b = a[apart], b[apart]
+            np.minimum.at(label, high[apart], low[apart])
+            while True:
+                jumped = label[label]
+                if np.array_equal(jumped, label):
+                    break
+                label = jumped
+    return documents, documents[label]
 
 
-def equal_bands(band: Hashes, among: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The documents of `among` that have this band in common with another one, and beside each the lowest of those."""
+def _mentioned(shared: Sequence[tuple[Numbers, Numbers]]) -> Numbers:
+    """The numbers that stand in any of the arrays, ascending."""
+    known = np.zeros(0, bool)
+    for numbers in (numbers for pair in shared for numbers in pair if len(numbers)):
+        known = np.concatenate((known, np.zeros(max(int(numbers.max()) + 1 - len(known), 0), bool)))
+        known[numbers] = True
+    return np.flatnonzero(known)
+
+
+def equal_bands(band: Hashes, among: Numbers) -> tuple[Numbers, Numbers]:
+    """The documents of `among` that have this band in common with another one, and beside each the lowest of those; `among` ascend."""
     own = band[among]
-    order = np.argsort(own, kind="stable")
-    values = own[order]
-    equal = np.zeros(len(order) + 1, bool)
-    equal[1:-1] = values[1:] == values[:-1]
-    several = equal[1:] | equal[:-1]
-    starts = several & ~equal[:-1]
-    members = order[several]
-    firsts = order[starts]
-    return among[members], among[firsts[np.cumsum(starts[several]) - 1]] if len(members) else among[members]
+    # Most bands are of one document: values are sorted faster than places, and what is not there twice is out.
+    values = np.sort(own)
+    repeated = np.unique(values[1:][values[1:] == values[:-1]])
+    if not len(repeated):
+        return among[:0], among[:0]
+    which = np.minimum(np.searchsorted(repeated, own), len(repeated) - 1)
+    members = np.flatnonzero(repeated[which] == own)
+    first = np.full(len(repeated), len(own))
+    np.minimum.at(first, which[members], members)
+    return among[members], among[first[which[members]]]
 
 
 def near_duplicates(
-    ranked: Sequence[int],
-    group: npt.NDArray[np.int64],
-    bands: Hashes,
+    ranked: Numbers,
+    group: Numbers,
+    shared: tuple[Numbers, Numbers],
     load: Load,
     jaccard: float,
     settled: npt.NDArray[np.bool_] | None = None,
 ) -> dict[int, Match]:
     """Number of each document that goes -> the match that it goes for.
 
-    `ranked` are the documents of one group after the other, and in each from the best to the worst; `group` (documents,) and `bands`
-    (64, documents) say to which group each belongs and what its bands are. Documents that are `settled`, the first of their group, stay.
+    `ranked` are the documents of one group after the other, and in each from the best to the worst; `group` (documents,) says to which
+    group each belongs. `shared` are two arrays: documents, and a band of each, as a number that is the same for all documents with this
+    band. Documents that are `settled`, the first of their group, stay.
     """
-    shared = _shared(bands)
-    buckets: dict[tuple[int, int], list[int]] = defaultdict(list)
-    place = {number: position for position, number in enumerate(ranked)}
-    kept = _Kept(load)
+    buckets = _Buckets(ranked, *shared)
+    kept = _Kept(load, ranked)
     gone: dict[int, Match] = {}
-    for position, (number, shingles) in enumerate(zip(ranked, load(ranked), strict=True)):
-        if position and group[position] != group[position - 1]:
-            buckets.clear()
-            kept = _Kept(load)
-        own = [(band, int(bands[band, position])) for band in np.flatnonzero(shared[:, position]).tolist()]
-        if settled is None or not settled[position]:
-            candidates = sorted({candidate for bucket in own for candidate in buckets[bucket]}, key=place.__getitem__)
-            match = next((m for m in (_match(shingles, kept, c, jaccard) for c in candidates) if m), None)
+    for place, (number, shingles) in enumerate(zip(ranked, load(ranked), strict=True)):
+        if place and group[place] != group[place - 1]:
+            kept.forget()
+        if settled is None or not settled[place]:
+            matches = (_match(shingles, kept, candidate, jaccard) for candidate in buckets.candidates(place))
+            match = next((match for match in matches if match), None)
             if match:
-                gone[number] = match
+                gone[int(number)] = match
                 continue
-        for bucket in own:
-            if len(buckets[bucket]) < BUCKET:
-                buckets[bucket].append(number)
-        kept.add(number, shingles)
+        buckets.add(place)
+        kept.add(place, shingles)
     return gone
 
 
-def _shared(bands: Hashes) -> npt.NDArray[np.bool_]:
-    """Which bands of which documents another one has, too: shape (64, documents). Others make no candidates."""
-    out = np.zeros(bands.shape, bool)
-    everyone = np.arange(bands.shape[1])
-    for band in range(len(bands)):
-        out[band, equal_bands(bands[band], everyone)[0]] = True
-    return out
+class _Buckets:
+    """The documents that stay by the bands that others have, too: of each band the first `BUCKET`. A document is its place in `ranked`.
+
+    Arrays, not lists and dictionaries, because a group may have millions of documents: some 50 bytes for each band that one shares.
+    """
+
+    def __init__(self, ranked: Numbers, documents: Numbers, bands: Numbers) -> None:
+        own = np.unique(bands, return_inverse=True)[1].astype(np.int32)
+        order = np.argsort(ranked).astype(np.int32)
+        places = order[np.searchsorted(ranked, documents, sorter=order)]
+        self._of = own[np.argsort(places, kind="stable")]
+        self._bounds = np.concatenate(([0], np.cumsum(np.bincount(places, minlength=len(ranked)))))
+        room = np.minimum(np.bincount(own), BUCKET)
+        self._starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(room)[:-1])) if len(room) else room
+        self._ends = self._starts + room
+        self._filled = self._starts.copy()
+        self._slots = np.zeros(int(room.sum()), np.int32)
+
+    def candidates(self, place: int) -> list[int]:
+        """Those that stay and share a band with a document, from the best to the worst."""
+        found: set[int] = set()
+        own = self._own(place)
+        for start, end in zip(self._starts[own].tolist(), self._filled[own].tolist(), strict=True):
+            found.update(self._slots[start:end].tolist())
+        return sorted(found)
+
+    def add(self, place: int) -> None:
+        """A document stays."""
+        own = self._own(place)
+        free = own[self._filled[own] < self._ends[own]]
+        self._slots[self._filled[free]] = place
+        self._filled[free] += 1
+
+    def _own(self, place: int) -> npt.NDArray[np.int32]:
+        return self._of[self._bounds[place] : self._bounds[place + 1]]
 
 
 def _match(shingles: Hashes, kept: _Kept, candidate: int, threshold: float) -> Match | None:
-    if min(len(shingles), kept.size(candidate)) < threshold * max(len(shingles), kept.size(candidate)):
+    size = kept.size(candidate)
+    if min(len(shingles), size) < threshold * max(len(shingles), size):
         return None  # The sizes alone keep it under the threshold.
     similarity = jaccard_similarity(shingles, kept.get(candidate))
-    return Match(candidate, similarity) if similarity >= threshold else None
+    return Match(kept.number(candidate), similarity) if similarity >= threshold else None
 
 
 def jaccard_similarity(a: Hashes, b: Hashes) -> float:
     """Size of the intersection over size of the union of two sorted sets."""
-    small, large = sorted((a, b), key=len)
-    common = int((large[np.minimum(np.searchsorted(large, small), len(large) - 1)] == small).sum())
+    small, large = (a, b) if len(a) < len(b) else (b, a)
+    common = int(np.count_nonzero(large.take(large.searchsorted(small), mode="clip") == small))
     return common / (len(a) + len(b) - common)
 
 
 class _Kept:
     """The shingles of the documents that stay, as many as memory is granted for; the others are loaded again."""
 
-    def __init__(self, load: Load) -> None:
-        self._load = load
-        self._sizes: dict[int, int] = {}
+    def __init__(self, load: Load, ranked: Numbers) -> None:
+        self._load, self._ranked = load, ranked
+        self._sizes = np.zeros(len(ranked), np.int64)
         self._held: OrderedDict[int, Hashes] = OrderedDict()
         self._bytes = 0
 
-    def add(self, number: int, shingles: Hashes) -> None:
-        self._sizes[number] = len(shingles)
-        self._held[number] = shingles
-        self._bytes += shingles.nbytes
+    def add(self, place: int, shingles: Hashes) -> None:
+        self._sizes[place] = len(shingles)
+        self._held[place] = shingles
+        self._bytes += shingles.nbytes + ENTRY_BYTES
         while self._bytes > CACHE_BYTES and len(self._held) > 1:
-            self._bytes -= self._held.popitem(last=False)[1].nbytes
+            self._bytes -= self._held.popitem(last=False)[1].nbytes + ENTRY_BYTES
 
-    def size(self, number: int) -> int:
-        return self._sizes[number]
+    def forget(self) -> None:
+        """Of another group nothing will be asked."""
+        self._held.clear()
+        self._bytes = 0
 
-    def get(self, number: int) -> Hashes:
-        if number in self._held:
-            self._held.move_to_end(number)
-            return self._held[number]
-        shingles = next(iter(self._load([number])))
-        self.add(number, shingles)
+    def number(self, place: int) -> int:
+        return int(self._ranked[place])
+
+    def size(self, place: int) -> int:
+        return int(self._sizes[place])
+
+    def get(self, place: int) -> Hashes:
+        if place in self._held:
+            self._held.move_to_end(place)
+            return self._held[place]
+        shingles = next(self._load(self._ranked[place : place + 1]))
+        self.add(place, shingles)
         return shingles

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import unicodedata
+from array import array
 
 import numpy as np
 from rensa import RMinHash
@@ -18,6 +19,8 @@ from preheat.data.dedup.grams import SHINGLE, Hashes, Shingles
 PERMUTATIONS, BANDS, ROWS, SEED = 256, 64, 4, 1
 SIGNATURE = (PERMUTATIONS, BANDS, ROWS, SEED, SHINGLE)
 """What bands depend on besides the text."""
+AT_ONCE = 1024
+"""Documents whose signatures are in memory together: 256 Python numbers each."""
 
 
 def key(text: str) -> bytes:
@@ -27,15 +30,18 @@ def key(text: str) -> bytes:
 
 def bands(documents: Shingles) -> Hashes:
     """The hash of each band of each document, shape (64, documents); two documents are candidates if a band is equal."""
-    count = len(documents)
-    out = np.zeros((BANDS, count), np.uint64)
-    if not count:
-        return out
-    matrix = RMinHash.digest_matrix_from_flat_token_hashes(documents.hashes, documents.offsets.astype(np.uint64), PERMUTATIONS, SEED)
-    digest = np.array(matrix.to_rows(), np.uint64).reshape(count, BANDS, ROWS)
-    for row in range(ROWS):
-        out = (out ^ digest[:, :, row].T) * np.uint64(0x9E3779B97F4A7C15)
-        out ^= out >> np.uint64(32)
+    out = np.zeros((BANDS, len(documents)), np.uint64)
+    for first in range(0, len(documents), AT_ONCE):
+        own = slice(first, first + AT_ONCE)
+        offsets = documents.offsets[first : first + AT_ONCE + 1]
+        hashes = documents.hashes[offsets[0] : offsets[-1]]
+        matrix = RMinHash.digest_matrix_from_flat_token_hashes(hashes, (offsets - offsets[0]).astype(np.uint64), PERMUTATIONS, SEED)
+        # The library gives lists of numbers of 32 bits, which an array takes faster than NumPy does.
+        flat = np.frombuffer(b"".join(array("I", row).tobytes() for row in matrix.to_rows()), np.uint32)
+        digest = flat.reshape(-1, BANDS, ROWS)
+        for row in range(ROWS):
+            out[:, own] = (out[:, own] ^ digest[:, :, row].T) * np.uint64(0x9E3779B97F4A7C15)
+            out[:, own] ^= out[:, own] >> np.uint64(32)
     return out
 
 

@@ -1,20 +1,18 @@
-"""The step between documents and tokens: which documents stay, on which side, and the tokenizer that their texts give."""
+"""The step that says which documents stay, and on which side."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
 
 from preheat.data import split
-from preheat.data import tokenizer as tokenizers
-from preheat.data.pipeline.duplicates import COMPARE, EXACT, address, by_key, documents, gone, library
-from preheat.data.pipeline.plan import Plan, fingerprint
+from preheat.data.pipeline.duplicates import COMPARE, EXACT, address, documents, gone, library
+from preheat.data.pipeline.plan import Plan
 from preheat.data.pipeline.reading import CHECK, Counts, refuse_empty
-from preheat.data.pipeline.tasks import Context, Reference, Stage, sha256
+from preheat.data.pipeline.tasks import Context, Reference, Stage
 from preheat.errors import PreheatError, Problem
 
 GONE, TRAIN, HELD_OUT = 0, 1, 2
@@ -24,7 +22,7 @@ SIDE_NAMES = {TRAIN: "train", HELD_OUT: "held_out"}
 
 def _divide(context: Context, number: int, folder: Path) -> None:
     """For each document whether it goes, is trained on or is held out."""
-    plan, table, books = context.plan, documents(context), library(context)
+    plan, positions, books = context.plan, documents(context, "position"), library(context)
     stays_for, similar = gone(context)
     sides = np.where(stays_for < 0, np.uint8(TRAIN), np.uint8(GONE))
     sides[similar["number"]] = GONE
@@ -36,7 +34,7 @@ def _divide(context: Context, number: int, folder: Path) -> None:
         try:
             if not len(left):
                 _refuse_nothing_left(context, source)
-            sides[left[split.held_out(spec.name, table["position"][left], plan.data.held_out)]] = HELD_OUT
+            sides[left[split.held_out(spec.name, positions[left], plan.data.held_out)]] = HELD_OUT
         except PreheatError as error:
             problems += error.problems
     if problems:
@@ -71,43 +69,3 @@ def _divide_needs(plan: Plan, number: int) -> list[Reference]:
 
 
 DIVIDE = Stage("divide", lambda plan: 1, _divide, _divide_settings, _divide_needs)
-
-
-def _tokenizer(context: Context, number: int, folder: Path) -> None:
-    """The tokenizer that the recipe asks for."""
-    plan = context.plan
-    built = tokenizers.build(plan.tokenizer, plan.vocab_size, folder=Path(plan.folder), texts=_to_learn_from(context))
-    built.save(folder)
-
-
-def _to_learn_from(context: Context) -> Iterator[str]:
-    """Training documents for a tokenizer, in an order that mixes the sources evenly and does not depend on file names."""
-    table, books = documents(context), library(context)
-    training = np.flatnonzero(np.load(context.folder(DIVIDE.name) / SIDES) == TRAIN)
-    for document in training[by_key(table["key"][training])].tolist():
-        yield books.text(document)
-    books.close()
-
-
-def _tokenizer_settings(context: Context, number: int) -> object:
-    """The recipe's words, and the content of the files that they name."""
-    plan = context.plan
-    return [plan.tokenizer.model_dump(mode="json"), plan.vocab_size, tokenizer_content(plan.tokenizer, Path(plan.folder))]
-
-
-def tokenizer_content(tokenizer: object, folder: Path) -> str:
-    """A hash of the content of the tokenizer's file or folder, or nothing if it has none."""
-    path = getattr(tokenizer, "path", None)
-    if path is None:
-        return ""
-    files = sorted((folder / path).iterdir()) if (folder / path).is_dir() else [folder / path]
-    return fingerprint([[file.name, sha256(file)] for file in files if file.is_file()])
-
-
-TOKENIZER = Stage(
-    "tokenizer",
-    lambda plan: 1,
-    _tokenizer,
-    _tokenizer_settings,
-    lambda plan, number: [(EXACT.name, 0), (DIVIDE.name, 0)] if plan.tokenizer.kind == "train-bpe" else [],
-)

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from preheat.data import dedup, split
+from preheat.data import dedup
 from preheat.data.dedup.grams import Hashes
 from preheat.data.dedup.signatures import BANDS
-from preheat.data.pipeline.index import DTYPE, Earlier
+from preheat.data.pipeline.arrays import ArrayWriter
+from preheat.data.pipeline.index import DTYPE, Earlier, rows_of
 from preheat.data.pipeline.plan import Plan, fingerprint
 from preheat.data.pipeline.reading import CHECK, READ
 from preheat.data.pipeline.tasks import Context, Reference, Stage, entries
-from preheat.data.pipeline.texts import Library, batches, texts
+from preheat.data.pipeline.texts import Library, batches, count_of, texts
 
-DOCUMENTS, BAND_FILE = "documents.npy", "bands.npy"
+DOCUMENTS, BAND_FILE, STAYS_FOR, GONE = "documents.npy", "bands.npy", "stays_for.npy", "gone.npy"
+EQUAL, MEMBERS, SHARED = "equal-{:02}.npy", "members-{:03}.npy", "shared-{:03}.bin"
 BATCH = 4_000_000
 """Characters of text in memory at a time."""
-BAND_TASKS, GROUP_TASKS = 8, 16
+BAND_TASKS = 8
+GROUP_TASKS, MOST_GROUP_TASKS = 16, 256
 
 
 def by_key(keys: npt.NDArray[np.uint64], *first: npt.NDArray[np.integer | np.bool_]) -> npt.NDArray[np.int64]:
@@ -48,24 +53,34 @@ def address(context: Context, number: int) -> str:
     return f"{context.plan.data.source[context.plan.shards[shard].source].name}: {books.label(number)}"
 
 
-def documents(context: Context) -> npt.NDArray[np.void]:
-    """A row of `DTYPE` for each document."""
-    parts = [np.load(context.folder(SIGN.name, number) / DOCUMENTS) for number in range(len(context.plan.shards))]
-    return np.concatenate(parts)
+def documents(context: Context, field: str, of: Earlier | None = None) -> npt.NDArray[Any]:
+    """What a field of `DTYPE` says of each document, then of each of the earlier ones if these are asked for, too."""
+    books = library(context)
+    out = np.empty((len(books) + len(of or ()), *DTYPE[field].shape), DTYPE[field].base)
+    for number, (begin, end) in enumerate(pairwise(books.firsts)):
+        out[begin:end] = _mapped(context, SIGN, number, DOCUMENTS)[field]
+    if of is not None:
+        out[len(books) :] = of.rows()[field]
+    return out
+
+
+def _mapped(context: Context, stage: Stage, number: int, name: str) -> npt.NDArray[Any]:
+    out: npt.NDArray[Any] = np.load(context.folder(stage.name, number) / name, mmap_mode="r")
+    return out
 
 
 def _sign(context: Context, number: int, folder: Path) -> None:
     """Key, held-out position and sizes of each text; its bands."""
-    rows, bands = [], [np.zeros((BANDS, 0), np.uint64)]
-    for batch in batches(texts(context.folder(READ.name, number)), BATCH):
-        for text in batch:
-            key = dedup.key(text)
-            rows.append((np.frombuffer(key, "<u8"), split.position(key), len(text), len(text.encode())))
-        if context.plan.data.dedup.near:
-            bands.append(dedup.bands(dedup.shingles(batch)))
-    np.save(folder / DOCUMENTS, np.array(rows, DTYPE))
-    if context.plan.data.dedup.near:
-        np.save(folder / BAND_FILE, np.concatenate(bands, axis=1))
+    read = context.folder(READ.name, number)
+    count = count_of(read)
+    with ExitStack() as stack:
+        rows = stack.enter_context(ArrayWriter(folder / DOCUMENTS, DTYPE, (count,)))
+        near = context.plan.data.dedup.near
+        bands = stack.enter_context(ArrayWriter(folder / BAND_FILE, np.dtype("<u8"), (BANDS, count))) if near else None
+        for batch in batches(texts(read), BATCH):
+            rows.add(rows_of(batch))
+            if bands is not None:
+                bands.add(dedup.bands(dedup.shingles(batch)))
 
 
 SIGN = Stage(
@@ -86,9 +101,9 @@ def _exact(context: Context, number: int, folder: Path) -> None:
     found_in = [[entries(context, stage, n) for stage in (READ.name, SIGN.name)] for n in range(len(context.plan.shards))]
     before = earlier(context)
     (folder / "found_in.txt").write_text(fingerprint([found_in, before.identity]), "utf-8")
-    table = np.concatenate((documents(context), before.rows()))
-    sources = np.repeat([*(shard.source for shard in context.plan.shards), -1], [*library(context).counts, len(before)])
-    np.save(folder / "stays_for.npy", dedup.exact_duplicates(table["key"], (sources, -table["characters"].astype(np.int64))))
+    sources = np.array([*(shard.source for shard in context.plan.shards), -1], np.int32)
+    ranks = np.repeat(sources, [*library(context).counts, len(before)]), -documents(context, "characters", before).view(np.int64)
+    np.save(folder / STAYS_FOR, dedup.exact_duplicates(documents(context, "key", before), ranks))
 
 
 def _every_shard(plan: Plan, number: int) -> list[Reference]:
@@ -107,28 +122,55 @@ def _match_bands(context: Context, number: int, folder: Path) -> None:
     what only they share changes nothing.
     """
     own, before = len(library(context)), earlier(context)
-    staying = np.flatnonzero(np.load(context.folder(EXACT.name) / "stays_for.npy") < 0)
-    found = []
+    staying = np.flatnonzero(np.load(context.folder(EXACT.name) / STAYS_FOR, mmap_mode="r") < 0)
     for band in range(number, BANDS, BAND_TASKS):
-        values = np.concatenate([_bands_of(context, shard)[band] for shard in range(len(context.plan.shards))])
-        equal = np.stack(dedup.equal_bands(np.concatenate((values, before.band(band))), staying))
-        found.append(equal[:, equal[1] < own])
-    np.save(folder / "equal.npy", np.concatenate(found, axis=1))
+        values = np.concatenate([*(_mapped(context, SIGN, shard, BAND_FILE)[band] for shard in _shards(context)), before.band(band)])
+        documents, first = dedup.equal_bands(values, staying)
+        np.save(folder / EQUAL.format(band), np.stack((documents, first))[:, first < own])
 
 
-def _bands_of(context: Context, shard: int) -> Hashes:
-    out: Hashes = np.load(context.folder(SIGN.name, shard) / BAND_FILE, mmap_mode="r")
-    return out
+def _shards(context: Context) -> range:
+    return range(len(context.plan.shards))
 
 
 BAND = Stage("band", lambda plan: BAND_TASKS * plan.data.dedup.near, _match_bands, _nothing, lambda plan, number: [(EXACT.name, 0)])
 
 
+class _Equal(Sequence[Any]):
+    """What the step `band` found, a band at a time."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def __len__(self) -> int:
+        return BANDS
+
+    def __getitem__(self, band: Any) -> Any:
+        if band >= BANDS:
+            raise IndexError
+        return np.load(self._context.folder(BAND.name, band % BAND_TASKS) / EQUAL.format(band))
+
+
 def _group(context: Context, number: int, folder: Path) -> None:
-    """The documents that share a band with another one, by the groups that bands connect."""
-    pairs = [np.load(context.folder(BAND.name, task) / "equal.npy") for task in range(BAND_TASKS)]
-    members, roots = dedup.groups([(pair[0], pair[1]) for pair in pairs])
-    np.save(folder / "groups.npy", np.stack((members, roots)))
+    """For each task of the next step, the documents of its groups, which bands connect, and the bands that they share."""
+    equal = _Equal(context)
+    members, roots = dedup.groups(equal)
+    # Consecutive roots go to different tasks; large groups are far between.
+    count = COMPARE.count(context.plan)
+    tasks = (np.unique(roots, return_inverse=True)[1] % count).astype(np.uint8)
+    with ExitStack() as stack:
+        streams = [stack.enter_context((folder / SHARED.format(task)).open("wb")) for task in range(count)]
+        for band, (documents, first) in enumerate(equal):
+            rows = np.stack((documents, first * BANDS + band), axis=1)
+            for stream, own in zip(streams, _by_task(tasks[np.searchsorted(members, documents)], count), strict=True):
+                stream.write(rows[own].tobytes())
+    for task, own in enumerate(_by_task(tasks, count)):
+        np.save(folder / MEMBERS.format(task), np.stack((members[own], roots[own])))
+
+
+def _by_task(tasks: npt.NDArray[np.uint8], count: int) -> list[npt.NDArray[np.int64]]:
+    """The places of each task, ascending."""
+    return np.split(np.argsort(tasks, kind="stable"), np.cumsum(np.bincount(tasks, minlength=count))[:-1])
 
 
 GROUP = Stage(
@@ -138,60 +180,61 @@ GROUP = Stage(
 
 def _compare(context: Context, number: int, folder: Path) -> None:
     """Which documents of the task's groups go, for which other ones, and how similar they are."""
-    members, roots = np.load(context.folder(GROUP.name) / "groups.npy")
-    # Consecutive roots go to different tasks; large groups are far between.
-    own = np.unique(roots, return_inverse=True)[1] % GROUP_TASKS == number
-    members, roots = members[own], roots[own]
+    members, roots = np.load(context.folder(GROUP.name) / MEMBERS.format(number))
+    shared = np.fromfile(context.folder(GROUP.name) / SHARED.format(number), np.int64).reshape(-1, 2)
     books, before = library(context), earlier(context)
-    table = np.concatenate((documents(context), before.rows()))[members]
     settled = members >= len(books)
-    bands = np.concatenate((_bands(context, books, members[~settled]), before.bands(members[settled] - len(books))), axis=1)
+    table = np.concatenate((_rows(context, members[~settled]), before.rows()[members[settled] - len(books)]))
     order = by_key(table["key"], roots, ~settled, -table["characters"].astype(np.int64))
-    ranked = members[order].tolist()
 
     def text(number: int) -> str:
         return books.text(number) if number < len(books) else before.text(number - len(books))
 
-    def load(numbers: Sequence[int]) -> Iterator[Hashes]:
-        for batch in batches(map(text, numbers), BATCH // 4):
+    def load(numbers: npt.NDArray[np.int64]) -> Iterator[Hashes]:
+        for batch in batches(map(text, map(int, numbers)), BATCH // 4):
             found = dedup.shingles(batch)
             yield from (found.distinct(i) for i in range(len(found)))
 
-    gone = dedup.near_duplicates(ranked, roots[order], bands[:, order], load, context.plan.data.dedup.jaccard, settled[order])
+    jaccard = context.plan.data.dedup.jaccard
+    gone = dedup.near_duplicates(members[order], roots[order], (shared[:, 0], shared[:, 1]), load, jaccard, settled[order])
     books.close()
     rows = [(member, match.kept, match.similarity) for member, match in sorted(gone.items())]
-    np.save(folder / "gone.npy", np.array(rows, MATCH))
+    np.save(folder / GONE, np.array(rows, MATCH))
 
 
 MATCH = np.dtype([("number", "<i8"), ("kept", "<i8"), ("similarity", "<f8")])
 
 
-def _bands(context: Context, books: Library, members: npt.NDArray[np.int64]) -> Hashes:
-    """The bands of some documents, shape (64, members); `members` ascend."""
+def _rows(context: Context, members: npt.NDArray[np.int64]) -> npt.NDArray[np.void]:
+    """A row of `DTYPE` for each of some documents; `members` ascend."""
+    books = library(context)
     bounds = np.searchsorted(members, books.firsts)
-    return np.concatenate(
-        [np.zeros((BANDS, 0), np.uint64)]
-        + [
-            _bands_of(context, shard)[:, members[begin:end] - books.firsts[shard]]
-            for shard, (begin, end) in enumerate(pairwise(bounds))
-            if end > begin
-        ],
-        axis=1,
-    )
+    own = [
+        _mapped(context, SIGN, shard, DOCUMENTS)[members[begin:end] - books.firsts[shard]]
+        for shard, (begin, end) in enumerate(pairwise(bounds))
+        if end > begin
+    ]
+    return np.concatenate([np.zeros(0, DTYPE), *own])
 
 
 COMPARE = Stage(
     "compare",
-    lambda plan: GROUP_TASKS * plan.data.dedup.near,
+    # As the data grows, so does the number of tasks, and not what each of them holds.
+    lambda plan: min(max(len(plan.shards), GROUP_TASKS), MOST_GROUP_TASKS) * plan.data.dedup.near,
     _compare,
     lambda context, number: context.plan.data.dedup.jaccard,
     lambda plan, number: [(EXACT.name, 0), (GROUP.name, 0)],
 )
 
 
-def gone(context: Context) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.void]]:
-    """For each document the equal one that stays for it, or -1; and the similar ones that go, as rows of `MATCH` by number."""
-    stays_for = np.load(context.folder(EXACT.name) / "stays_for.npy")[: len(library(context))]
-    tasks = range(COMPARE.count(context.plan))
-    similar = np.concatenate([np.zeros(0, MATCH), *(np.load(context.folder(COMPARE.name, task) / "gone.npy") for task in tasks)])
-    return stays_for, np.sort(similar, order="number")
+def gone(context: Context, begin: int = 0, end: int | None = None) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.void]]:
+    """For each document the equal one that stays for it, or -1; and the similar ones that go, as rows of `MATCH` by number, of all
+    documents or those of the numbers `begin..end`.
+    """
+    own = len(library(context))
+    stays_for: npt.NDArray[np.int64] = np.load(context.folder(EXACT.name) / STAYS_FOR, mmap_mode="r")[:own]
+    found = [np.zeros(0, MATCH)]
+    for task in range(COMPARE.count(context.plan)):
+        rows = _mapped(context, COMPARE, task, GONE)
+        found.append(rows[slice(*np.searchsorted(rows["number"], [begin, own if end is None else end]))])
+    return stays_for, np.sort(np.concatenate(found), order="number")

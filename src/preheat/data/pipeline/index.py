@@ -12,12 +12,13 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import accumulate, pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from preheat import recipe
-from preheat.data import dedup
+from preheat.data import dedup, split
 from preheat.data.dedup.grams import Hashes
 from preheat.data.dedup.signatures import BANDS
 from preheat.data.manifest import Index, Manifest, entry_of
@@ -29,6 +30,13 @@ from preheat.errors import refuse
 ROWS, BAND_FILE, LINES = "index.npy", "index_bands.npy", "documents.jsonl"
 DTYPE = np.dtype([("key", "<u8", (4,)), ("position", "<u8"), ("characters", "<u8"), ("bytes", "<u8")])
 """What is kept in memory of each document, in single tasks of a step: a row of this, 56 bytes, and a few numbers more."""
+
+
+def rows_of(texts: Sequence[str]) -> npt.NDArray[np.void]:
+    """Key, held-out position and sizes of each text."""
+    keys = [dedup.key(text) for text in texts]
+    rows = [(np.frombuffer(key, "<u8"), split.position(key), len(text), len(text.encode())) for key, text in zip(keys, texts, strict=True)]
+    return np.array(rows, DTYPE)
 
 
 def index_of(data: recipe.Dedup) -> Index:
@@ -93,6 +101,10 @@ class Earlier:
         """A row of `DTYPE` for each document."""
         return np.concatenate([np.zeros(0, DTYPE), *map(_rows, self._places)])
 
+    def column(self, field: str) -> npt.NDArray[Any]:
+        """One field of `DTYPE` of each document."""
+        return np.concatenate([np.zeros((0, *DTYPE[field].shape), DTYPE[field].base), *(_rows(place)[field] for place in self._places)])
+
     def band(self, number: int) -> Hashes:
         """One band of all documents, shape (documents,)."""
         return np.concatenate([np.zeros(0, np.uint64), *(self._bands(i)[number] for i in range(len(self._places)))])
@@ -114,12 +126,12 @@ class Earlier:
             PreheatError: its ids are not those of the text that was prepared.
         """
         side = bisect_right(self._side_firsts, number) - 1
-        folder, split = self._sides[side]
+        folder, own = self._sides[side]
         ids = self._shards(side).document(number - self._side_firsts[side])
         text = self._tokenizer(self._places[folder]).decode(ids[self._bos[folder] : -1].tolist())
         if dedup.key(text) != self._rows(self._places[folder])["key"][number - self._firsts[folder]].tobytes():
             got = f"the ids of document {number - self._side_firsts[side]} are not those of its text"
-            file = self._places[folder] / f"{split.prefix}.bin"
+            file = self._places[folder] / f"{own.prefix}.bin"
             refuse("data.damaged", got, "its index says otherwise", "See `preheat data verify`; prepare that folder again", file=file)
         return text
 
@@ -141,8 +153,8 @@ class Earlier:
         return out
 
     def _open(self, side: int) -> Shards:
-        folder, split = self._sides[side]
-        return opened(self._places[folder], split)
+        folder, own = self._sides[side]
+        return opened(self._places[folder], own)
 
 
 def _rows(place: Path) -> npt.NDArray[np.void]:

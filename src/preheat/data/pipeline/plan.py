@@ -14,7 +14,7 @@ from preheat import recipe
 from preheat.data.sources import File
 
 FILE_NAME = "plan.json"
-RULES_VERSION = 4
+RULES_VERSION = 5
 """Counts up when the same configuration and texts would give other bytes than before."""
 SHARDS, MIN_SHARD, MAX_SHARD = 256, 2_000_000, 256_000_000
 """A shard is about a 256th of the input, between these sizes in bytes. It changes nothing in the result."""
@@ -43,6 +43,8 @@ class Plan:
     folder: str
     """Where relative paths of the recipe start."""
     shards: tuple[Shard, ...]
+    tasks: tuple[str, ...] = ()
+    """The recipe's `evaluation.tasks`."""
 
     def save(self, work: Path) -> None:
         """Write `plan.json`, whole or not at all."""

@@ -11,13 +11,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
-from preheat.data.clean import Cleaner
+from preheat.data import tasks
+from preheat.data.clean import Benchmarks, Cleaner
 from preheat.data.pipeline.tasks import Context, Stage
-from preheat.data.pipeline.texts import IDS, TextsWriter
+from preheat.data.pipeline.texts import LabelsWriter, TextsWriter
 from preheat.data.sources import Exclusion, File, Reading, open_file, read_file, refuse_unreadable
 from preheat.errors import Problem, RunFailed, Where, refuse
 
 COUNTS, EXCLUDED = "counts.json", "excluded.jsonl"
+AT_ONCE = 1000
+"""Exclusions in memory at a time."""
 
 
 @dataclass
@@ -71,7 +74,7 @@ def _run(context: Context, number: int, folder: Path) -> None:
     source = context.plan.data.source[shard.source]
     cleaner, counts = _cleaner(context, shard.source), Counts()
     (folder / EXCLUDED).touch()
-    with TextsWriter(folder) as texts, (folder / IDS).open("w", encoding="utf-8") as ids:
+    with TextsWriter(folder) as texts, LabelsWriter(folder) as labels:
         for file in shard.files:
             reading = Reading()
             for document in read_file(source, file, reading):
@@ -82,22 +85,40 @@ def _run(context: Context, number: int, folder: Path) -> None:
                     reading.excluded.append(cleaned.exclusion)
                 if cleaned.document is not None:
                     texts.add(cleaned.document.text)
-                    ids.write(json.dumps(document.id) + "\n")
+                    labels.add(document.id)
+                if len(reading.excluded) >= AT_ONCE:
+                    _write_excluded(reading, counts, folder)
             counts.documents += reading.documents
             counts.bytes += reading.bytes
             counts.repaired += reading.repaired
             counts.unreadable += reading.unreadable
-            counts.drop(reading.excluded)
-            write_lines(folder / EXCLUDED, reading.excluded)
+            _write_excluded(reading, counts, folder)
             if file.start == 0:
                 counts.digests.append(_digest(file))
             _refuse_changed(file)
     counts.save(folder)
 
 
+def _write_excluded(reading: Reading, counts: Counts, folder: Path) -> None:
+    """Count and write the exclusions that there are, and forget them."""
+    counts.drop(reading.excluded)
+    write_lines(folder / EXCLUDED, reading.excluded)
+    reading.excluded.clear()
+
+
 def _cleaner(context: Context, source: int) -> Cleaner:
+    return context.once(("cleaner", source), lambda: Cleaner(context.plan.data.source[source], benchmarks(context)))
+
+
+def benchmarks(context: Context) -> Benchmarks | None:
+    """What is kept out of all sources, or None if that is nothing."""
     plan = context.plan
-    return context.once(("cleaner", source), lambda: Cleaner(plan.data.source[source], Path(plan.folder), plan.data.decontaminate))
+
+    def read() -> Benchmarks | None:
+        files = tasks.kept_out(plan.data, plan.tasks, Path(plan.folder))
+        return Benchmarks(files, plan.data.decontaminate.ngram) if files else None
+
+    return context.once("benchmarks", read)
 
 
 def _refuse_changed(file: File) -> None:

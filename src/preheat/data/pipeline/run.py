@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from preheat.data.pipeline.local import InProcess, Processes
@@ -29,6 +30,10 @@ PHASES = {
     "group": "",
     "compare": "compared similar documents",
     "divide": "",
+    "paragraph": "",
+    "repeated": "",
+    "shorten": "removed repeated paragraphs",
+    "settle": "",
     "tokenizer": "tokenizer ready",
     "encode": "tokenized",
     "merge": "",
@@ -72,7 +77,7 @@ def perform_all(context: Context, backend: Backend, progress: Progress) -> None:
     lap = time.perf_counter()
     for stage in in_order(context.plan):
         everything = range(stage.count(context.plan))
-        left = [number for number in everything if not is_done(context, stage, number)]
+        left = _left(context, stage)
         if len(left) < len(everything):
             progress(f"{stage.name}: {len(everything) - len(left):,} of {len(everything):,} tasks were done before")
         meter = _Meter(context.plan, stage, left, progress)
@@ -87,6 +92,14 @@ def perform_all(context: Context, backend: Backend, progress: Progress) -> None:
             now = time.perf_counter()
             progress(f"{PHASES[stage.name]}{meter.amount} in {now - lap:.1f} s")
             lap = now
+
+
+def _left(context: Context, stage: Stage) -> list[int]:
+    """The tasks of a stage that are not done. What is there is read once for its checksums, by as many threads as there are cores."""
+    numbers = range(stage.count(context.plan))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        done = pool.map(lambda number: is_done(context, stage, number), numbers)
+        return [number for number, whole in zip(numbers, done, strict=True) if not whole]
 
 
 def _with_every_problem(context: Context, stage: Stage, numbers: Sequence[int]) -> Iterator[int]:

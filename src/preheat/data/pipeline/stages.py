@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from preheat.data.pipeline.assigning import DIVIDE, TOKENIZER
+from preheat.data.pipeline.assigning import DIVIDE
 from preheat.data.pipeline.duplicates import BAND, COMPARE, EXACT, GROUP, SIGN
+from preheat.data.pipeline.learning import TOKENIZER
+from preheat.data.pipeline.paragraphs import PARAGRAPH, REPEATED, SETTLE, SHORTEN
 from preheat.data.pipeline.plan import Plan
 from preheat.data.pipeline.reading import CHECK, READ
 from preheat.data.pipeline.tasks import Stage
 from preheat.data.pipeline.writing import ENCODE, LIST, MERGE
 
-STAGES = (READ, CHECK, SIGN, EXACT, BAND, GROUP, COMPARE, DIVIDE, TOKENIZER, ENCODE, MERGE, LIST)
+STAGES = (READ, CHECK, SIGN, EXACT, BAND, GROUP, COMPARE, DIVIDE, PARAGRAPH, REPEATED, SHORTEN, SETTLE, TOKENIZER, ENCODE, MERGE, LIST)
 BY_NAME = {stage.name: stage for stage in STAGES}
 
 

@@ -16,14 +16,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from threading import RLock
 from typing import Any, TypeVar
 
 from preheat.data.pipeline.plan import RULES_VERSION, Plan, fingerprint
 from preheat.errors import Problem, RunFailed
 
 RECORD = "record.json"
+LAYOUT = 2
+"""Counts up when tasks leave other files than before, which a later task would not find in the work of an earlier version."""
 
 T = TypeVar("T")
+_ONE_AT_A_TIME = RLock()
+"""What is done before is looked at by several threads, which make nothing twice."""
 Reference = tuple[str, int]
 """A stage and the number of a task in it."""
 
@@ -52,9 +57,10 @@ class Context:
 
     def once(self, name: object, make: Callable[[], T]) -> T:
         """What `make` gives, the first time; outputs of a finished step do not change while others are done."""
-        if name not in self._known:
-            self._known[name] = make()
-        found: T = self._known[name]
+        with _ONE_AT_A_TIME:
+            if name not in self._known:
+                self._known[name] = make()
+            found: T = self._known[name]
         return found
 
     def folder(self, stage: str, number: int = 0) -> Path:
@@ -123,7 +129,7 @@ def _appearing(final: Path) -> Iterator[Path]:
 def _key(context: Context, stage: Stage, number: int) -> str:
     """A hash of everything that the outputs of a task depend on."""
     needed = [[name, other, _digest(context.folder(name, other))] for name, other in stage.needs(context.plan, number)]
-    return fingerprint({"rules": RULES_VERSION, "settings": stage.settings(context, number), "needs": needed})
+    return fingerprint({"rules": RULES_VERSION, "layout": LAYOUT, "settings": stage.settings(context, number), "needs": needed})
 
 
 def _digest(folder: Path) -> str:

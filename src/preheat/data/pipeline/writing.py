@@ -7,73 +7,104 @@ import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from preheat.data import indexed
 from preheat.data.dedup.signatures import BANDS
-from preheat.data.document import HEAD, Document, exclude
+from preheat.data.document import Document, Exclusion, exclude
 from preheat.data.pipeline import duplicates, index
-from preheat.data.pipeline.assigning import DIVIDE, GONE, SIDE_NAMES, SIDES, TOKENIZER, TRAIN, duplicates_found
+from preheat.data.pipeline.arrays import ArrayWriter
+from preheat.data.pipeline.assigning import GONE, SIDE_NAMES, TRAIN, duplicates_found
 from preheat.data.pipeline.duplicates import EXACT, SIGN, address, earlier, gone, library
+from preheat.data.pipeline.learning import TOKENIZER
+from preheat.data.pipeline.paragraphs import EQUAL, SHORTEN, STEP, equal_now, known, remaining_texts, settled, sides
 from preheat.data.pipeline.plan import Plan
-from preheat.data.pipeline.reading import EXCLUDED, READ, Counts, write_lines
+from preheat.data.pipeline.reading import AT_ONCE, EXCLUDED, READ, Counts, write_lines
 from preheat.data.pipeline.tasks import Context, Reference, Stage
-from preheat.data.pipeline.texts import Library, texts
 from preheat.data.tokenizer import Tokenizer
 
 DOCUMENTS, EXCLUSIONS = index.LINES, "exclusions.jsonl"
+_ROWS_AT_ONCE = 1000
+"""Documents of which what the index says is in memory together; 512 bytes each."""
 
 
 def _encode(context: Context, number: int, folder: Path) -> None:
-    """The ids of a shard's documents by side, with a line for each document; the exclusions of its duplicates."""
+    """The ids of a shard's documents by side, with a line for each document; the exclusions of its duplicates.
+
+    The counts are those of paragraphs that went, too.
+    """
     books = library(context)
     source = context.plan.data.source[context.plan.shards[number].source].name
-    sides = np.load(context.folder(DIVIDE.name) / SIDES, mmap_mode="r")[books.firsts[number] : books.firsts[number + 1]].tolist()
-    tokenizer = _tokenizer(context)
+    own = slice(books.firsts[number], books.firsts[number + 1])
+    tokenizer, reasons = _tokenizer(context), _Reasons(context, number)
     dtype = indexed.dtype_for(tokenizer.vocab_size)
-    dropped: dict[int, str] = {}
+    (folder / EXCLUDED).touch()
     with ExitStack() as stack:
         writers = {side: stack.enter_context(indexed.Writer(folder / name, dtype)) for side, name in SIDE_NAMES.items()}
         lines = {side: stack.enter_context((folder / f"{name}.jsonl").open("w", encoding="utf-8")) for side, name in SIDE_NAMES.items()}
-        for document, (text, side) in enumerate(zip(texts(books.folders[number]), sides, strict=True), start=books.firsts[number]):
+        for document, text, side in zip(range(own.start, own.stop), remaining_texts(context, number), sides(context)[own], strict=True):
+            label = books.label(document)
             if side == GONE:
-                dropped[document] = text[:HEAD]
+                reasons.explain(document, Document(source, label, text), folder)
                 continue
             ids = tokenizer.encode_document(text)
             writers[side].add(ids)
-            label, size = books.label(document), len(text.encode())
-            row = {"source": source, "split": SIDE_NAMES[side], "id": label, "bytes": size, "tokens": len(ids)}
+            row = {"source": source, "split": SIDE_NAMES[side], "id": label, "bytes": len(text.encode()), "tokens": len(ids)}
             lines[side].write(json.dumps(row, ensure_ascii=False) + "\n")
-    _explain(context, books, source, dropped, folder)
+    reasons.save(folder)
     books.close()
 
 
-def _explain(context: Context, books: Library, source: str, dropped: dict[int, str], folder: Path) -> None:
-    """Write for which document each duplicate went."""
-    stays_for, similar = gone(context)
-    own = similar[slice(*np.searchsorted(similar["number"], [min(dropped, default=0), max(dropped, default=-1) + 1]))]
-    matches = {int(row["number"]): (int(row["kept"]), float(row["similarity"])) for row in own}
-    counts, out = Counts(), []
-    for number, text in dropped.items():
-        document = Document(source, books.label(number), text)
-        if number in matches:
-            kept, similarity = matches[number]
-            detail = f"to {address(context, kept)}, Jaccard {similarity:.2f}"
-            out.append(exclude(document, "near-duplicate", "similar text" + _of_earlier(context, kept), detail))
-        else:
-            kept = int(stays_for[number])
-            out.append(exclude(document, "duplicate", "same text" + _of_earlier(context, kept), f"as {address(context, kept)}"))
-    counts.drop(out)
-    counts.save(folder)
-    (folder / EXCLUDED).touch()
-    write_lines(folder / EXCLUDED, out)
+class _Reasons:
+    """For which document each duplicate of a shard went."""
+
+    def __init__(self, context: Context, shard: int) -> None:
+        self._context, self._first = context, library(context).firsts[shard]
+        span = library(context).firsts[shard : shard + 2]
+        stays_for, self._similar = gone(context, *span)
+        self._stays_for, self._equal_now = stays_for[slice(*span)], equal_now(context, *span)
+        self._counts = Counts.load([context.folder(SHORTEN.name, shard)] if context.plan.data.dedup.paragraphs else [])
+        self._waiting: list[Exclusion] = []
+
+    def explain(self, number: int, document: Document, folder: Path) -> None:
+        """Note why a document went, if the step that shortens documents has not; write what was noted when that has become much."""
+        kept = int(self._stays_for[number - self._first])
+        if kept >= 0:
+            self._note(document, "duplicate", "same text", kept, f"as {address(self._context, kept)}")
+        elif (row := _row(self._similar, "number", number)) is not None:
+            kept = int(row["kept"])
+            self._note(
+                document, "near-duplicate", "similar text", kept, f"to {address(self._context, kept)}, Jaccard {row['similarity']:.2f}"
+            )
+        elif (row := _row(self._equal_now, "document", number)) is not None:
+            kept = int(row["kept"])
+            self._note(document, STEP, EQUAL, kept, f"as {address(self._context, kept)}")
+        if len(self._waiting) >= AT_ONCE:
+            self._write(folder)
+
+    def _note(self, document: Document, step: str, reason: str, kept: int, detail: str) -> None:
+        own = len(library(self._context))
+        folder = f" of {earlier(self._context).folder_of(kept - own)}" if kept >= own else ""
+        self._waiting.append(exclude(document, step, reason + folder, detail))
+
+    def save(self, folder: Path) -> None:
+        """Write what is left, and the counts."""
+        self._write(folder)
+        self._counts.save(folder)
+
+    def _write(self, folder: Path) -> None:
+        self._counts.drop(self._waiting)
+        write_lines(folder / EXCLUDED, self._waiting)
+        self._waiting.clear()
 
 
-def _of_earlier(context: Context, kept: int) -> str:
-    """From which prepared folder the document is for which another one went, if it is none of the present ones."""
-    own = len(library(context))
-    return f" of {earlier(context).folder_of(kept - own)}" if kept >= own else ""
+def _row(rows: npt.NDArray[np.void], field: str, number: int) -> Any:
+    """The row of a document in rows by number, or None."""
+    place = int(np.searchsorted(rows[field], number))
+    return rows[place] if place < len(rows) and rows[field][place] == number else None
 
 
 def _tokenizer(context: Context) -> Tokenizer:
@@ -81,7 +112,7 @@ def _tokenizer(context: Context) -> Tokenizer:
 
 
 def _encode_needs(plan: Plan, number: int) -> list[Reference]:
-    return [*duplicates_found(plan), (DIVIDE.name, 0), (TOKENIZER.name, 0)]
+    return [*duplicates_found(plan), *settled(plan, [number]), (TOKENIZER.name, 0)]
 
 
 def _encode_settings(context: Context, number: int) -> str:
@@ -124,7 +155,8 @@ def _list(context: Context, number: int, folder: Path) -> None:
     """The lines of all documents, and of all that went: a source after the other, and in it those that went first. The index."""
     plan = context.plan
     _joined((context.folder(MERGE.name, task) / DOCUMENTS for task in range(MERGE.count(plan))), folder / DOCUMENTS)
-    stages = [(source, stage) for source in range(len(plan.data.source)) for stage in (READ.name, ENCODE.name)]
+    shortened = [SHORTEN.name] if plan.data.dedup.paragraphs else []
+    stages = [(source, stage) for source in range(len(plan.data.source)) for stage in (READ.name, ENCODE.name, *shortened)]
     parts = (context.folder(stage, shard) / EXCLUDED for source, stage in stages for shard in plan.shards_of(source))
     _joined(parts, folder / EXCLUSIONS)
     _index(context, folder)
@@ -133,29 +165,29 @@ def _list(context: Context, number: int, folder: Path) -> None:
 def _index(context: Context, folder: Path) -> None:
     """What a later preparation needs to know of the documents that stay, in the order of their lines."""
     plan, books = context.plan, library(context)
-    sides = np.load(context.folder(DIVIDE.name) / SIDES)
+    every = sides(context)
     parts = []
     for task in range(MERGE.count(plan)):
         source, side = _side(plan, task)
         for shard in plan.shards_of(source):
-            own = sides[books.firsts[shard] : books.firsts[shard + 1]]
-            parts.append((context.folder(SIGN.name, shard), np.flatnonzero(own == _NUMBERS[side])))
-    np.save(folder / index.ROWS, np.concatenate([np.load(part / duplicates.DOCUMENTS)[own] for part, own in parts]))
-    if not plan.data.dedup.near:
-        return
-    shape = (BANDS, sum(len(own) for _, own in parts))
-    bands = np.lib.format.open_memmap(folder / index.BAND_FILE, "w+", np.dtype("<u8"), shape)
-    begin = 0
-    for part, own in parts:
-        bands[:, begin : begin + len(own)] = np.load(part / duplicates.BAND_FILE, mmap_mode="r")[:, own]
-        begin += len(own)
-    bands.flush()
+            span = every[books.firsts[shard] : books.firsts[shard + 1]]
+            parts.append((shard, np.flatnonzero(span == _NUMBERS[side])))
+    count = sum(len(own) for _, own in parts)
+    files: list[tuple[str, str, np.dtype[Any], tuple[int, ...]]] = [(index.ROWS, duplicates.DOCUMENTS, index.DTYPE, (count,))]
+    if plan.data.dedup.near:
+        files.append((index.BAND_FILE, duplicates.BAND_FILE, np.dtype("<u8"), (BANDS, count)))
+    for name, signed, dtype, shape in files:
+        with ArrayWriter(folder / name, dtype, shape) as out:
+            for shard, own in parts:
+                for first in range(0, len(own), _ROWS_AT_ONCE):
+                    out.add(known(context, shard, signed, own[first : first + _ROWS_AT_ONCE]))
 
 
 def _list_needs(plan: Plan, number: int) -> list[Reference]:
+    every = range(len(plan.shards))
     return [
         (EXACT.name, 0),
-        (DIVIDE.name, 0),
+        *settled(plan, every),
         *((stage.name, task) for stage in (SIGN, MERGE, ENCODE) for task in range(stage.count(plan))),
     ]
 
