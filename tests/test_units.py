@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from preheat.units import Quantity, rounded, short
+from preheat.units import Quantity, duration, rounded, short
 
 
 @pytest.mark.parametrize(
@@ -80,3 +80,11 @@ def test_a_text_of_any_length_is_refused_in_a_line() -> None:
         with pytest.raises(ValueError, match="is no quantity") as caught:
             Quantity.parse(text)
         assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.2, "0 s"), (59.4, "59 s"), (59.6, "1 min"), (192, "3 min 12 s"), (5400, "1 h 30 min"), (86_400, "1 d"), (200_000, "2 d 7 h")],
+)
+def test_durations_as_people_say_them(seconds, text):
+    assert duration(seconds) == text

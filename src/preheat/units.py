@@ -84,6 +84,16 @@ def short(count: int) -> str:
     return f"{count:_}"
 
 
+def duration(seconds: float) -> str:
+    """A time as people say it: 7.4 -> "7 s", 192 -> "3 min 12 s", 5400 -> "1 h 30 min", 200000 -> "2 d 7 h"."""
+    whole = round(seconds)
+    for unit, length, small, small_length in (("d", 86_400, "h", 3_600), ("h", 3_600, "min", 60), ("min", 60, "s", 1)):
+        if whole >= length:
+            rest = whole % length // small_length
+            return f"{whole // length} {unit} {rest} {small}" if rest else f"{whole // length} {unit}"
+    return f"{whole} s"
+
+
 def rounded(count: float) -> str:
     """A count for reading only: 124439808 -> "124.4M"."""
     for suffix, factor in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("K", 1e3)):

@@ -1,5 +1,6 @@
 """The whole way from files to a prepared folder, on small corpora, and what happens when it is disturbed."""
 
+import errno
 import hashlib
 import json
 import os
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pyarrow
 import pytest
@@ -21,7 +23,9 @@ from preheat import recipe
 from preheat.data import IndexedDataset, Manifest, Tokenizer, documents, prepare
 from preheat.data.pipeline import Context, local_backend, plan
 from preheat.data.pipeline.local import InProcess, Processes
+from preheat.data.pipeline.run import Meter
 from preheat.data.pipeline.stages import BY_NAME
+from preheat.data.sources import File
 from preheat.data.workspace import workspace
 from preheat.errors import PreheatError, RunFailed
 from preheat.units import Quantity
@@ -363,6 +367,35 @@ def test_a_full_disk_is_a_failed_run_and_the_next_one_goes_on(folder, tmp_path, 
     assert not (tmp_path / "runs/out").exists()
     run(folder, tmp_path / "runs/out")
     assert content(tmp_path / "runs/out") == content(tmp_path / "expected")
+
+
+def test_a_place_where_nothing_can_be_made_is_wrong_input(folder, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("mine")
+    for out in (tmp_path / "file/out", tmp_path / "file/deep/out", Path("/proc/out")):
+        with pytest.raises(PreheatError, match="the folder cannot be made: .*Choose another folder") as caught:
+            run(folder, out)
+        assert caught.value.exit_code == 2
+    assert (tmp_path / "file").read_text() == "mine"
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "mkdir", full)
+    with pytest.raises(RunFailed, match="No space left"):
+        run(folder, tmp_path / "out")
+
+
+def test_a_step_says_how_far_it_is_and_when_it_will_be_done(monkeypatch):
+    # Four workers and eight shards of 10 MB, each of which takes 20 s. Of those that are being done half is taken to be done: when the first
+    # is, (10 + 4 x 10 / 2) of 80 MB in 20 s.
+    clock, lines = [0.0], []
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    shards = tuple(plan.Shard(0, (File("x", "x", 10_000_000),)) for _ in range(8))
+    meter = Meter(plan.Plan(data(), recipe.Tokenizer(kind="gpt2"), VOCAB_SIZE, "", shards), BY_NAME["read"], range(8), 4, lines.append)
+    for number, second in enumerate((20, 20, 20, 20, 40, 40, 40, 40)):
+        clock[0] = second
+        meter.count(number)
+    assert lines == ["read: 10 of 80 MB, 1.5 MB/s, 33 s left", "read: 50 of 80 MB, 1.6 MB/s, 9 s left"]
 
 
 def test_half_files_and_damaged_ones_are_not_taken_for_whole(folder, tmp_path, monkeypatch):

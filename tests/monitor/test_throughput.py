@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from preheat.monitor import Pace, Smoothed, duration, model_flops_utilization
+from preheat.monitor import Pace, Smoothed, model_flops_utilization
 
 
 def test_palm_reports_46_2_percent():
@@ -47,11 +47,3 @@ def test_the_pace_is_that_of_the_last_minute():
     for second in range(200, 300):
         pace.update(second, 2_000 + 100 * (second - 200))
     assert pace.seconds_left == pytest.approx((100_000 - 11_900) / 100)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.2, "0 s"), (59.4, "59 s"), (59.6, "1 min"), (192, "3 min 12 s"), (5400, "1 h 30 min"), (86_400, "1 d"), (200_000, "2 d 7 h")],
-)
-def test_durations_as_people_say_them(seconds, text):
-    assert duration(seconds) == text

@@ -11,7 +11,7 @@ import typer
 from preheat.cli.options import AsJson
 from preheat.cli.output import print_json, table
 from preheat.errors import refuse
-from preheat.units import short
+from preheat.units import duration, short
 
 Root = Annotated[Path, typer.Argument(metavar="FOLDER", help="Where run folders lie.")]
 
@@ -30,15 +30,8 @@ def run(root: Root = Path("runs"), as_json: AsJson = False) -> None:
     def row(state: RunState) -> list[str]:
         steps = f"{state.step:_}" + (f" of {state.total_steps:_}" if state.total_steps is not None else "")
         loss = "" if state.loss is None else f"loss {state.loss:.4f}"
-        left = "" if state.seconds_left is None else f"{_duration(state.seconds_left)} left"
+        left = "" if state.seconds_left is None else f"{duration(state.seconds_left)} left"
         amended = f"amended {state.amendments}x" if state.amendments else ""
         return [str(state.path), state.state, state.stage or "", steps, f"{short(state.tokens)} tokens", loss, left, amended]
 
     print(table([row(state) for state in states]) if states else f"no runs in {root}")
-
-
-def _duration(seconds: float) -> str:
-    minutes, hours, days = seconds / 60, seconds / 3600, seconds / 86400
-    return (
-        f"{days:.1f} d" if days >= 2 else f"{hours:.1f} h" if hours >= 2 else f"{minutes:.0f} min" if minutes >= 2 else f"{seconds:.0f} s"
-    )

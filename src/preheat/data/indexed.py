@@ -91,7 +91,7 @@ class Writer:
         """
         own = IndexedDataset(part)
         if own.tokens.dtype != self._dtype:
-            refuse("data.indexed", f"the tokens are {own.tokens.dtype}", f"{self._dtype} is wanted", "Prepare again", file=f"{part}.bin")
+            refuse("data.indexed", f"the tokens are {own.tokens.dtype}", f"{self._dtype} is wanted", _REMEDY, file=f"{part}.bin")
         starts = own.starts_of_documents()
         bytes_, first = starts * self._dtype.itemsize, 0
         while first < len(own):
@@ -174,7 +174,7 @@ class IndexedDataset:
         self.token_count = bytes_ // self._width
         size = data.stat().st_size
         if size != bytes_:
-            refuse("data.indexed", f"the file has {size:_} bytes", f"its index says {bytes_:_}", "Prepare again", file=data)
+            refuse("data.indexed", f"the file has {size:_} bytes", f"its index says {bytes_:_}", _REMEDY, file=data)
         # An empty file cannot be mapped.
         self.tokens: Ids = np.asarray(np.memmap(data, dtype, "r")) if size else np.empty(0, dtype)
 
@@ -203,7 +203,7 @@ class IndexedDataset:
         bounds = self._bounds(first, last)
         lengths = np.diff(bounds)
         if (lengths < 0).any() or bounds[-1] > self.token_count:
-            refuse("data.indexed", f"the entries of documents {first:_} to {last:_} do not ascend", "", "Prepare again", file=self._index)
+            refuse("data.indexed", f"the entries of documents {first:_} to {last:_} do not ascend", "", _REMEDY, file=self._index)
         return bounds[:-1][lengths > 0]
 
     def starts_of_documents(self) -> npt.NDArray[np.int64]:
@@ -218,11 +218,11 @@ class IndexedDataset:
         """
         ends = np.concatenate(([0], np.cumsum(self._lengths, dtype=np.int64)))
         if len(self._lengths) and self._lengths.min() < 0:
-            refuse("data.indexed", "a sequence has a negative length", "", "Prepare again", file=self._index)
+            refuse("data.indexed", "a sequence has a negative length", "", _REMEDY, file=self._index)
         if not np.array_equal(self._offsets, ends[:-1] * self._width):
-            refuse("data.indexed", "the byte offsets are not the sums of the lengths", "", "Prepare again", file=self._index)
+            refuse("data.indexed", "the byte offsets are not the sums of the lengths", "", _REMEDY, file=self._index)
         if (np.diff(self._entries) < 0).any():
-            refuse("data.indexed", _ENTRIES, "", "Prepare again", file=self._index)
+            refuse("data.indexed", _ENTRIES, "", _REMEDY, file=self._index)
 
     def _start(self, document: int) -> int:
         entry = self._entries[document]
@@ -237,6 +237,7 @@ class IndexedDataset:
         return bounds
 
 
+_REMEDY = "Prepare it again; if it came from elsewhere, fetch it again"
 _ENTRIES = "the document entries do not run from 0 to the number of sequences"
 
 
@@ -254,18 +255,18 @@ def _read_index(path: Path) -> tuple[np.dtype[np.integer], npt.NDArray[np.int32]
             file=path,
         )
     if size < _HEADER.size:
-        refuse("data.indexed", f"the file ends after {size} bytes", f"the header has {_HEADER.size}", "Prepare again", file=path)
+        refuse("data.indexed", f"the file ends after {size} bytes", f"the header has {_HEADER.size}", _REMEDY, file=path)
     _, version, code, sequences, entries = _HEADER.unpack(head)
     if version != VERSION or code not in CODES:
         known = f"version {VERSION}, integer types {sorted(CODES)}"
-        refuse("data.indexed", f"version {version}, type {code}", known, "Prepare again", file=path)
+        refuse("data.indexed", f"version {version}, type {code}", known, _REMEDY, file=path)
     wanted = _HEADER.size + 12 * sequences + 8 * entries
     if size != wanted:
         refuse(
             "data.indexed",
             f"the file has {size:_} bytes",
             f"{sequences:_} sequences and {entries:_} document entries take {wanted:_} (multimodal sets are not read)",
-            "Prepare again",
+            _REMEDY,
             file=path,
         )
     content = np.asarray(np.memmap(path, np.uint8, "r", _HEADER.size)) if size > _HEADER.size else np.empty(0, np.uint8)
@@ -273,7 +274,7 @@ def _read_index(path: Path) -> tuple[np.dtype[np.integer], npt.NDArray[np.int32]
     offsets = content[4 * sequences : 12 * sequences].view("<i8")
     starts = content[12 * sequences :].view("<i8")
     if not (entries and starts[0] == 0 and starts[-1] == sequences):
-        refuse("data.indexed", _ENTRIES, "", "Prepare again", file=path)
+        refuse("data.indexed", _ENTRIES, "", _REMEDY, file=path)
     if sequences and not (lengths[0] >= 0 <= lengths[-1] and offsets[0] == 0 <= offsets[-1]):
-        refuse("data.indexed", "the byte offsets are not the sums of the lengths", "", "Prepare again", file=path)
+        refuse("data.indexed", "the byte offsets are not the sums of the lengths", "", _REMEDY, file=path)
     return np.dtype(CODES[code]).newbyteorder("<"), lengths, offsets, starts

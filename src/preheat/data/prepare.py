@@ -28,7 +28,7 @@ from preheat.data.pipeline.tasks import entries
 from preheat.data.pipeline.writing import DOCUMENTS, ENCODE, EXCLUSIONS, LIST, MERGE
 from preheat.data.sources import File, resolve, split_file
 from preheat.data.tokenizer import Tokenizer
-from preheat.data.workspace import CONTENT, work_folder, workspace
+from preheat.data.workspace import CONTENT, made_work_folder, work_folder, workspace
 from preheat.errors import PreheatError, Problem, RunFailed, refuse
 
 STEPS = ("read", *STEP_NAMES, "duplicate", "near-duplicate", "paragraph")
@@ -95,7 +95,7 @@ def planned(
     """The plan of a preparation that other machines will work on, in the work folder of `out`.
 
     Raises:
-        PreheatError: a source or a task is missing, or `out` exists.
+        PreheatError: a source or a task is missing, `out` exists, or nothing can be made there.
     """
     refuse_names(data)
     refuse_tokens(data)
@@ -104,10 +104,8 @@ def planned(
         refuse("data.out", "the folder exists", "there is nothing left to plan", "Choose another folder, or delete this one", file=out)
     against(data.dedup, folder)
     tasks.kept_out(data, task_globs, folder)
-    work = work_folder(out)
-    work.mkdir(parents=True, exist_ok=True)
     files = [resolve(source, folder) for source in data.source]
-    context = Context(work, _plan(data, tokenizer, vocab_size, folder, files, task_globs))
+    context = Context(made_work_folder(out), _plan(data, tokenizer, vocab_size, folder, files, task_globs))
     context.plan.save(work)
     return context
 

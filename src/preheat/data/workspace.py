@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -19,6 +20,22 @@ def work_folder(out: Path) -> Path:
     return out.parent / f".{out.name}.partial"
 
 
+def made_work_folder(out: Path) -> Path:
+    """The work folder of `out`, made if it is not there.
+
+    Raises:
+        PreheatError: nothing can be made there. A full disk remains the system's error: there the same command will do.
+    """
+    work = work_folder(out)
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        refuse("data.out", f"the folder cannot be made: {error.strerror}", "", "Choose another folder, or correct what is there", file=out)
+    return work
+
+
 @contextmanager
 def workspace(out: Path) -> Iterator[Path]:
     """The work folder of `out`. Its `content`, emptied at the beginning, becomes `out` when the block ends without an error.
@@ -27,11 +44,10 @@ def workspace(out: Path) -> Iterator[Path]:
     ones apart.
 
     Raises:
-        PreheatError: another process is preparing the same folder, or something has appeared in `out` meanwhile.
+        PreheatError: another process is preparing the same folder, nothing can be made there, or something has appeared in `out` meanwhile.
     """
-    out.parent.mkdir(parents=True, exist_ok=True)
     work = work_folder(out)
-    lock = _locked(work, out)
+    lock = _locked(out)
     try:
         content = work / CONTENT
         shutil.rmtree(content, ignore_errors=True)
@@ -48,11 +64,10 @@ def workspace(out: Path) -> Iterator[Path]:
         os.close(lock)
 
 
-def _locked(work: Path, out: Path) -> int:
+def _locked(out: Path) -> int:
     """A descriptor that holds the lock of the work folder until it is closed or the process ends."""
     while True:
-        work.mkdir(exist_ok=True)
-        path = work / "lock"
+        path = made_work_folder(out) / "lock"
         try:
             lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         except FileNotFoundError:

@@ -3,7 +3,7 @@
 from preheat.monitor.console import Console
 from preheat.monitor.jsonl import JsonLines, Lines, last_line, read_lines
 from preheat.monitor.spikes import SpikeDetector, Verdict
-from preheat.monitor.throughput import Pace, Smoothed, duration, model_flops_utilization
+from preheat.monitor.throughput import Pace, Smoothed, model_flops_utilization
 
 __all__ = [
     "Console",
@@ -13,7 +13,6 @@ __all__ = [
     "Smoothed",
     "SpikeDetector",
     "Verdict",
-    "duration",
     "last_line",
     "model_flops_utilization",
     "read_lines",

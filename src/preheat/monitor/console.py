@@ -11,8 +11,8 @@ from rich.console import Console as RichConsole
 from rich.live import Live
 from rich.text import Text
 
-from preheat.monitor.throughput import Pace, Smoothed, duration
-from preheat.units import rounded
+from preheat.monitor.throughput import Pace, Smoothed
+from preheat.units import duration, rounded
 
 PLAIN_INTERVAL_S = 10.0
 _BAR_WIDTHS = (8, 40)

@@ -59,13 +59,3 @@ class Pace:
         if last_s <= first_s or last_tokens <= first_tokens:
             return None
         return max(0, self._total - last_tokens) * (last_s - first_s) / (last_tokens - first_tokens)
-
-
-def duration(seconds: float) -> str:
-    """A time as people say it: 7.4 -> "7 s", 192 -> "3 min 12 s", 5400 -> "1 h 30 min", 200000 -> "2 d 7 h"."""
-    whole = round(seconds)
-    for unit, length, small, small_length in (("d", 86_400, "h", 3_600), ("h", 3_600, "min", 60), ("min", 60, "s", 1)):
-        if whole >= length:
-            rest = whole % length // small_length
-            return f"{whole // length} {unit} {rest} {small}" if rest else f"{whole // length} {unit}"
-    return f"{whole} s"

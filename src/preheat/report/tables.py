@@ -10,10 +10,10 @@ from itertools import groupby
 from statistics import median
 from typing import Any
 
-from preheat.monitor import duration
 from preheat.report.figures import token_mean
 from preheat.report.folder import Event, Foreseen, Run, Source
 from preheat.report.scale import number
+from preheat.units import duration
 
 BASELINES = {"unigram": "unigram model", "kneser_ney_4gram": "4-gram model (Kneser-Ney)"}
 _MAX_EVENTS = 300

@@ -70,8 +70,11 @@ def _mapped(context: Context, stage: Stage, number: int, name: str) -> npt.NDArr
 
 
 def _sign(context: Context, number: int, folder: Path) -> None:
-    """Key, held-out position and sizes of each text; its bands."""
-    read = context.folder(READ.name, number)
+    sign(context, context.folder(READ.name, number), folder)
+
+
+def sign(context: Context, read: Path, folder: Path) -> None:
+    """Write key, held-out position and sizes of each text of the folder `read`; its bands."""
     count = count_of(read)
     with ExitStack() as stack:
         rows = stack.enter_context(ArrayWriter(folder / DOCUMENTS, DTYPE, (count,)))

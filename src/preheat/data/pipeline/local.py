@@ -27,7 +27,7 @@ _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "RAYON_NUM_THREADS", "OPENBLAS_N
 class InProcess:
     """One task after the other, in this process: for small data, where starting others takes longer than it saves."""
 
-    description = "1 process"
+    description, at_once = "1 process", 1
 
     def run(self, context: Context, stage: str, numbers: Sequence[int]) -> Iterator[int]:
         """Do tasks of a stage; the number of each as it is done."""
@@ -44,7 +44,7 @@ class Processes:
 
     def __init__(self, count: int) -> None:
         self.description = f"{count} process{'es' * (count != 1)}"
-        self._count = count
+        self.at_once = count
         self._workers: list[subprocess.Popen[str]] = []
         self._idle: SimpleQueue[subprocess.Popen[str]] = SimpleQueue()
         self._pool: ThreadPoolExecutor | None = None
@@ -80,8 +80,8 @@ class Processes:
     def _start(self, work: Path) -> ThreadPoolExecutor:
         command = [sys.executable, "-m", "preheat.data.pipeline.worker", str(work)]
         environment = os.environ | _ONE_THREAD | {"PYTHONPATH": os.pathsep.join(sys.path)}
-        self._pool = ThreadPoolExecutor(self._count)
-        for _ in range(self._count):
+        self._pool = ThreadPoolExecutor(self.at_once)
+        for _ in range(self.at_once):
             worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, encoding="utf-8")
             self._workers.append(worker)
             self._idle.put(worker)

@@ -7,7 +7,6 @@ goes later.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,13 +17,10 @@ import numpy.typing as npt
 from preheat import recipe
 from preheat.data import dedup
 from preheat.data.dedup.paragraphs import KEY_BYTES, Paragraphs, paragraph_keys, paragraphs
-from preheat.data.dedup.signatures import BANDS
 from preheat.data.document import HEAD, Document, Exclusion, exclude
 from preheat.data.pipeline import duplicates
-from preheat.data.pipeline.arrays import ArrayWriter
 from preheat.data.pipeline.assigning import DIVIDE, GONE, SIDE_NAMES, SIDES
 from preheat.data.pipeline.duplicates import BATCH, EXACT, SIGN, address, earlier, library
-from preheat.data.pipeline.index import DTYPE, rows_of
 from preheat.data.pipeline.plan import Plan
 from preheat.data.pipeline.reading import EXCLUDED, READ, Counts, write_lines
 from preheat.data.pipeline.tasks import Context, Reference, Stage
@@ -209,19 +205,7 @@ def _shorten(context: Context, number: int, folder: Path) -> None:
     counts.save(folder)
     np.save(folder / ALTERED, np.array(altered, np.int64))
     np.save(folder / DROPPED, np.array(dropped, np.int64))
-    _sign(context, folder, len(altered))
-
-
-def _sign(context: Context, folder: Path, count: int) -> None:
-    """What the step `sign` says of a text, of the texts as they are now."""
-    with ExitStack() as stack:
-        rows = stack.enter_context(ArrayWriter(folder / duplicates.DOCUMENTS, DTYPE, (count,)))
-        near = context.plan.data.dedup.near
-        bands = stack.enter_context(ArrayWriter(folder / duplicates.BAND_FILE, np.dtype("<u8"), (BANDS, count))) if near else None
-        for batch in batches(texts(folder), BATCH):
-            rows.add(rows_of(batch))
-            if bands is not None:
-                bands.add(dedup.bands(dedup.shingles(batch)))
+    duplicates.sign(context, folder, folder)
 
 
 def _again_of(context: Context, shard: int) -> npt.NDArray[np.void]:

@@ -27,9 +27,9 @@ class RayCluster:
         self._ours = not ray.is_initialized()
         if self._ours:
             ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
-        cpus = int(ray.cluster_resources().get("CPU", 0))
+        self.at_once = int(ray.cluster_resources().get("CPU", 0))
         nodes = sum(node["Alive"] for node in ray.nodes())
-        self.description = f"Ray, {cpus} CPUs on {nodes} nodes"
+        self.description = f"Ray, {self.at_once} CPUs on {nodes} nodes"
 
     def run(self, context: Context, stage: str, numbers: Sequence[int]) -> Iterator[int]:
         """Do tasks of a stage; the number of each as it is done.

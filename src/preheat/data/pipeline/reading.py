@@ -179,8 +179,10 @@ def refuse_empty(source: str, counts: Counts, example: str) -> NoReturn:
     }
     steps = "; ".join(f"{step}: {reasons}" for step, reasons in lists.items() if reasons)
     dropped = sum(reasons.total() for reasons in counts.dropped.values())
-    got = f"source {source}: nothing is left; documents: {counts.documents:,} read, {dropped:,} dropped ({steps}), 0 kept"
-    refuse("data.empty", got, f"for example {example}", "Correct its paths, `format` or `policy`", key="data.source")
+    why = f" ({steps})" * bool(steps)
+    got = f"source {source}: nothing is left; documents: {counts.documents:,} read, {dropped:,} dropped{why}, 0 kept"
+    want = f"for example {example}" if example else "its files are empty"
+    refuse("data.empty", got, want, "Correct its paths, `format` or `policy`", key="data.source")
 
 
 def _check_settings(context: Context, number: int) -> list[str]:

@@ -14,11 +14,12 @@ from preheat.data.pipeline.reading import CHECK
 from preheat.data.pipeline.stages import in_order
 from preheat.data.pipeline.tasks import Context, Stage, is_done
 from preheat.errors import PreheatError, Problem, RunFailed
+from preheat.units import duration
 
 PARALLEL_FROM = 8_000_000
 """Bytes below which starting processes takes longer than it saves."""
-REPORT_SECONDS = 5.0
-"""How often a step that takes longer says how far it is."""
+REPORT_SECONDS, REPORT_SHARE = 5.0, 0.05
+"""A step says how far it is after so many seconds, then again and again when so many, or this share of its time, have passed."""
 
 Progress = Callable[[str], None]
 PHASES = {
@@ -48,6 +49,10 @@ class Backend(Protocol):
     @property
     def description(self) -> str:
         """How many of what."""
+
+    @property
+    def at_once(self) -> int:
+        """How many tasks are done at the same time."""
 
     def run(self, context: Context, stage: str, numbers: Sequence[int]) -> Iterator[int]:
         """Do tasks of a stage, in any order; the number of each as it is done."""
@@ -80,7 +85,7 @@ def perform_all(context: Context, backend: Backend, progress: Progress) -> None:
         left = _left(context, stage)
         if len(left) < len(everything):
             progress(f"{stage.name}: {len(everything) - len(left):,} of {len(everything):,} tasks were done before")
-        meter = _Meter(context.plan, stage, left, progress)
+        meter = Meter(context.plan, stage, left, backend.at_once, progress)
         # These are short, and one wants to hear of every source that is refused.
         for number in _with_every_problem(context, stage, left) if stage is CHECK else backend.run(context, stage.name, left):
             meter.count(number)
@@ -116,28 +121,32 @@ def _with_every_problem(context: Context, stage: Stage, numbers: Sequence[int]) 
         raise PreheatError(*problems)
 
 
-class _Meter:
+class Meter:
     """Says how far a step is, how fast, and how long it will take."""
 
-    def __init__(self, plan: Plan, stage: Stage, left: Sequence[int], progress: Progress) -> None:
+    def __init__(self, plan: Plan, stage: Stage, left: Sequence[int], at_once: int, progress: Progress) -> None:
         by_shard = len(left) > 0 and stage.count(plan) == len(plan.shards)
         self._sizes = {number: plan.shards[number].size if by_shard else 1 for number in left}
         self._total, self._done = sum(self._sizes.values()), 0
         self._by_shard, self._name, self._progress = by_shard, stage.name, progress
+        self._left, self._at_once = len(left), at_once
         self._start = self._said = time.perf_counter()
         self.amount = f" {self._total / 1e6:.1f} MB" if by_shard and stage.name == "read" else ""
 
     def count(self, number: int) -> None:
         """A task is done."""
         self._done += self._sizes[number]
+        self._left -= 1
         now = time.perf_counter()
-        if now - self._said < REPORT_SECONDS or self._done == self._total:
+        seconds = now - self._start
+        if now - self._said < max(REPORT_SECONDS, REPORT_SHARE * seconds) or self._done == self._total:
             return
         self._said = now
-        seconds = now - self._start
-        rest = seconds * (self._total - self._done) / max(self._done, 1)
+        # Of the tasks that are being done about half is done.
+        begun = self._done + (self._total - self._done) * min(self._at_once, self._left) / self._left / 2
+        rest = duration(seconds * (self._total - begun) / begun)
         if self._by_shard:
-            rate = self._done / seconds / 1e6
-            self._progress(f"{self._name}: {self._done / 1e6:.0f} of {self._total / 1e6:.0f} MB, {rate:.1f} MB/s, {rest:.0f} s left")
+            rate = begun / seconds / 1e6
+            self._progress(f"{self._name}: {self._done / 1e6:.0f} of {self._total / 1e6:.0f} MB, {rate:.1f} MB/s, {rest} left")
         else:
-            self._progress(f"{self._name}: {self._done:,} of {self._total:,} tasks, {rest:.0f} s left")
+            self._progress(f"{self._name}: {self._done:,} of {self._total:,} tasks, {rest} left")
