@@ -106,7 +106,7 @@ def planned(
     tasks.kept_out(data, task_globs, folder)
     files = [resolve(source, folder) for source in data.source]
     context = Context(made_work_folder(out), _plan(data, tokenizer, vocab_size, folder, files, task_globs))
-    context.plan.save(work)
+    context.plan.save(context.work)
     return context
 
 
