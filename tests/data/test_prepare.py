@@ -372,7 +372,7 @@ def test_a_full_disk_is_a_failed_run_and_the_next_one_goes_on(folder, tmp_path, 
 def test_a_place_where_nothing_can_be_made_is_wrong_input(folder, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("mine")
     for out in (tmp_path / "file/out", tmp_path / "file/deep/out", Path("/proc/out")):
-        with pytest.raises(PreheatError, match="the folder cannot be made: .*Choose another folder") as caught:
+        with pytest.raises(PreheatError, match=r"the folder cannot be made: .*Choose another folder") as caught:
             run(folder, out)
         assert caught.value.exit_code == 2
     assert (tmp_path / "file").read_text() == "mine"
@@ -386,8 +386,8 @@ def test_a_place_where_nothing_can_be_made_is_wrong_input(folder, tmp_path, monk
 
 
 def test_a_step_says_how_far_it_is_and_when_it_will_be_done(monkeypatch):
-    # Four workers and eight shards of 10 MB, each of which takes 20 s. Of those that are being done half is taken to be done: when the first
-    # is, (10 + 4 x 10 / 2) of 80 MB in 20 s.
+    # Four workers and eight shards of 10 MB, each of which takes 20 s. Of those that are being done half is taken to be done: when
+    # the first is, (10 + 4 x 10 / 2) of 80 MB in 20 s.
     clock, lines = [0.0], []
     monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
     shards = tuple(plan.Shard(0, (File("x", "x", 10_000_000),)) for _ in range(8))
