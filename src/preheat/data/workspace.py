@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from preheat.disk import sync
 from preheat.errors import refuse
 
 CONTENT = "content"
@@ -54,11 +55,11 @@ def workspace(out: Path) -> Iterator[Path]:
         content.mkdir()
         yield work
         for path in [*content.rglob("*"), content]:
-            _flush(path)
+            sync(path)
         if out.is_dir() and any(out.iterdir()):
             refuse("data.out", "the folder was filled by someone else meanwhile", "", "Choose another folder", file=out)
         content.rename(out)
-        _flush(out.parent)
+        sync(out.parent)
         shutil.rmtree(work, ignore_errors=True)
     finally:
         os.close(lock)
@@ -80,12 +81,3 @@ def _locked(out: Path) -> int:
         if path.exists() and path.stat().st_ino == os.fstat(lock).st_ino:
             return lock
         os.close(lock)
-
-
-def _flush(path: Path) -> None:
-    """Make a file or the entries of a folder durable."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -22,9 +22,10 @@ from safetensors import safe_open
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from preheat.disk import sha256, sync
 from preheat.errors import Problem, RunFailed, Where
 from preheat.parallel import own_block
-from preheat.train.files import read_json, sha256, sync, write_json, write_tensors
+from preheat.train.files import read_json, write_json, write_tensors
 from preheat.train.ranks import Group, exchange, is_first, together
 
 SCHEMA = "preheat.checkpoint/2"

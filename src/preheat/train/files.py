@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from preheat.disk import sync
 from preheat.errors import refuse
 
 _SAFETENSORS = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float64: "F64", torch.int64: "I64"}
@@ -82,18 +83,3 @@ def read_record(path: Path, schema: str, fix: str) -> dict[str, Any]:
     if record.get("schema") != schema:
         refuse("run.folder", f"it has schema {record.get('schema')!r}", f"this version reads {schema!r}", fix, file=path)
     return record
-
-
-def sha256(path: Path) -> str:
-    """Hex digest of a file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def sync(path: Path) -> None:
-    """Force what a file holds, or the names in a folder, onto the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -8,13 +8,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from preheat.disk import sha256
 from preheat.errors import refuse
 from preheat.model import Transformer
 from preheat.model.function import unlike
 from preheat.model.weights import MANIFEST, Weights, read_manifest, tensor_sha256
 from preheat.recipe import Model
 from preheat.train.checkpoint import Region, own_part
-from preheat.train.files import sha256
 
 
 class InitialWeights:

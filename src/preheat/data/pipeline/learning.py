@@ -12,7 +12,8 @@ from preheat.data.pipeline.assigning import TRAIN
 from preheat.data.pipeline.duplicates import EXACT, by_key, documents
 from preheat.data.pipeline.paragraphs import Remaining, settled, sides
 from preheat.data.pipeline.plan import Plan, fingerprint
-from preheat.data.pipeline.tasks import Context, Reference, Stage, sha256
+from preheat.data.pipeline.tasks import Context, Reference, Stage
+from preheat.disk import sha256
 
 
 def _tokenizer(context: Context, number: int, folder: Path) -> None:

@@ -7,7 +7,6 @@ at the same time, nothing half-written is ever taken for whole.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import uuid
@@ -20,6 +19,7 @@ from threading import RLock
 from typing import Any, TypeVar
 
 from preheat.data.pipeline.plan import RULES_VERSION, Plan, fingerprint
+from preheat.disk import sha256
 from preheat.errors import Problem, RunFailed
 
 RECORD = "record.json"
@@ -98,12 +98,6 @@ def entries(context: Context, stage: str, number: int) -> dict[str, dict[str, st
     assert record is not None
     files: dict[str, dict[str, str | int]] = record["files"]
     return files
-
-
-def sha256(path: Path) -> str:
-    """The checksum of a file."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 @contextmanager
