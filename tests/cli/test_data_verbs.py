@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import re
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -87,3 +91,25 @@ def test_the_wrong_verb_names_the_right_one(folder: Path) -> None:
     error = run(folder, "import", "ready.toml", code=2).stderr
     assert "a.bin@1: the id is 65_535; the tokenizer has 280 entries" in error
     assert not (folder / "prepared/ready").exists()
+
+
+def test_on_a_terminal_lines_stay_above_a_bar(folder: Path) -> None:
+    reader, writer = pty.openpty()
+    words = ["the", "people", "of", "this", "country", "have", "made", "laws", "and", "roads"]
+    for number in range(6):
+        text = " ".join(words[(number * n + n * n) % 10] for n in range(400))
+        (folder / f"{number}.txt").write_text(f"{text.capitalize()}.\n")
+    (folder / "text.toml").write_text(RECIPE.replace("*.bin", "*.txt").replace('format = "tokens"', ""))
+    command = [sys.executable, "-m", "preheat", "data", "prepare", str(folder / "text.toml"), "--data", str(folder / "again")]
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "80", "PYTHONIOENCODING": "utf-8"}
+    with subprocess.Popen(command, stdout=writer, stderr=writer, stdin=writer, env=environment) as process:
+        os.close(writer)
+        shown = b""
+        with suppress(OSError):  # The other end is closed.
+            while piece := os.read(reader, 1 << 16):
+                shown += piece
+    os.close(reader)
+    assert process.returncode == 0
+    lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line).strip() for line in shown.decode().splitlines()]
+    assert any(re.search(r"100%  .*0 s left", line) for line in lines)
+    assert any(line.startswith("prepared in ") for line in lines)

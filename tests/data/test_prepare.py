@@ -391,11 +391,26 @@ def test_a_step_says_how_far_it_is_and_when_it_will_be_done(monkeypatch):
     clock, lines = [0.0], []
     monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
     shards = tuple(plan.Shard(0, (File("x", "x", 10_000_000),)) for _ in range(8))
-    meter = Meter(plan.Plan(data(), recipe.Tokenizer(kind="gpt2"), VOCAB_SIZE, "", shards), BY_NAME["read"], range(8), 4, lines.append)
+    planned = plan.Plan(data(), recipe.Tokenizer(kind="gpt2"), VOCAB_SIZE, "", shards)
+    meter = Meter(planned, BY_NAME["read"], range(8), 4, lines.append, None)
     for number, second in enumerate((20, 20, 20, 20, 40, 40, 40, 40)):
         clock[0] = second
         meter.count(number)
     assert lines == ["read: 10 of 80 MB, 1.5 MB/s, 33 s left", "read: 50 of 80 MB, 1.6 MB/s, 9 s left"]
+
+
+def test_on_a_terminal_a_bar_shows_how_far_each_step_is(folder, tmp_path):
+    seen, lines = [], []
+    how = {"folder": folder, "out": tmp_path / "out", "progress": lines.append, "workers": 1}
+    prepare(data(), recipe.Tokenizer(kind="train-bpe"), VOCAB_SIZE, **how, bar=lambda *shown: seen.append(shown))
+    read = [(share, amount) for step, share, amount in seen if step == "read"]
+    assert [share for share, _ in read] == sorted(share for share, _ in read)
+    assert read[-1][0] == 1
+    assert read[-1][1].endswith("MB/s, 0 s left")
+    last = {step: share for step, share, _ in seen}
+    assert set(last.values()) == {1}
+    assert {"read", "sign", "compare", "tokenizer", "encode", "list"} <= last.keys()
+    assert not any(" left" in line for line in lines)
 
 
 def test_half_files_and_damaged_ones_are_not_taken_for_whole(folder, tmp_path, monkeypatch):

@@ -13,6 +13,7 @@ import typer
 
 from preheat.cli.options import AsJson, DataPath, RecipeName, Sets, data_folder
 from preheat.cli.output import complain, print_json, problem_json, table, visible
+from preheat.cli.progress import shown
 from preheat.recipe import load
 
 if TYPE_CHECKING:
@@ -75,10 +76,17 @@ def prepare(
         from preheat.data.pipeline.ray_cluster import RayCluster
 
         backend = RayCluster(ray)
-    progress = (lambda line: print(line, flush=True)) if not as_json else (lambda line: None)
-    manifest = prepare_data(
-        *asked, folder=loaded.folder, out=out, progress=progress, task_globs=task_globs, workers=workers, backend=backend
-    )
+    with shown(silent=as_json) as (progress, bar):
+        manifest = prepare_data(
+            *asked,
+            folder=loaded.folder,
+            out=out,
+            progress=progress,
+            task_globs=task_globs,
+            workers=workers,
+            backend=backend,
+            bar=bar,
+        )
     if as_json:
         print_json(asdict(manifest))
 
@@ -89,9 +97,9 @@ def import_(recipe: RecipeName, data: DataPath = None, sets: Sets = None, as_jso
     from preheat.data import take
 
     loaded = load(recipe, tuple(sets or ()))
-    progress = (lambda line: print(line, flush=True)) if not as_json else (lambda line: None)
     asked = (loaded.recipe.data, loaded.recipe.tokenizer, loaded.recipe.model.vocab_size)
-    manifest = take(*asked, folder=loaded.folder, out=data_folder(data, loaded.recipe.name), progress=progress)
+    with shown(silent=as_json) as (progress, _):
+        manifest = take(*asked, folder=loaded.folder, out=data_folder(data, loaded.recipe.name), progress=progress)
     if as_json:
         print_json(asdict(manifest))
 

@@ -23,7 +23,7 @@ from preheat.data.pipeline.learning import TOKENIZER, tokenizer_content
 from preheat.data.pipeline.paragraphs import refuse_sources
 from preheat.data.pipeline.plan import RULES_VERSION
 from preheat.data.pipeline.reading import CHECK, READ, Counts, benchmarks
-from preheat.data.pipeline.run import Progress
+from preheat.data.pipeline.run import Bar, Progress
 from preheat.data.pipeline.tasks import entries
 from preheat.data.pipeline.writing import DOCUMENTS, ENCODE, EXCLUSIONS, LIST, MERGE
 from preheat.data.sources import File, resolve, split_file
@@ -46,12 +46,13 @@ def prepare(
     task_globs: Sequence[str] = (),
     workers: int | None = None,
     backend: Backend | None = None,
+    bar: Bar | None = None,
 ) -> Manifest:
     """Prepare `data` in the folder `out`, or find it prepared there; relative paths start at `folder`.
 
     Prepared data is found by its configuration and by the names and sizes of the sources' files, without reading them. The work is done by
     `backend`, or by processes of this machine: `workers`, or one a core. `task_globs`, the recipe's `evaluation.tasks`, name what is kept
-    out of the text.
+    out of the text. `bar`, if there is one, shows how far each step is.
 
     Raises:
         PreheatError: a source is missing, empty or unreadable, the tokenizer does not fit, or `out` holds something else.
@@ -76,7 +77,7 @@ def prepare(
             progress(f"preparing {what}; {chosen.description}")
             _tell_kept_out(context, kept_out, progress)
             try:
-                perform_all(context, chosen, progress)
+                perform_all(context, chosen, progress, bar)
             finally:
                 chosen.close()
             _finish(context, files, before, kept_out, progress)

@@ -22,6 +22,8 @@ REPORT_SECONDS, REPORT_SHARE = 5.0, 0.05
 """A step says how far it is after so many seconds, then again and again when so many, or this share of its time, have passed."""
 
 Progress = Callable[[str], None]
+Bar = Callable[[str, float, str], None]
+"""Shows how far a step is: its name, the share that is done, and that in words."""
 PHASES = {
     "read": "read and cleaned",
     "check": "",
@@ -72,8 +74,8 @@ def local_backend(plan: Plan, workers: int | None) -> Backend:
     return Processes(count) if crashes or (count > 1 and (workers or size >= PARALLEL_FROM)) else InProcess()
 
 
-def perform_all(context: Context, backend: Backend, progress: Progress) -> None:
-    """Do every task that is not done yet.
+def perform_all(context: Context, backend: Backend, progress: Progress, bar: Bar | None = None) -> None:
+    """Do every task that is not done yet. How far a step is goes to `bar`; without one it is now and then a line for `progress`.
 
     Raises:
         PreheatError: something is wrong with the input.
@@ -85,7 +87,7 @@ def perform_all(context: Context, backend: Backend, progress: Progress) -> None:
         left = _left(context, stage)
         if len(left) < len(everything):
             progress(f"{stage.name}: {len(everything) - len(left):,} of {len(everything):,} tasks were done before")
-        meter = Meter(context.plan, stage, left, backend.at_once, progress)
+        meter = Meter(context.plan, stage, left, backend.at_once, progress, bar)
         # These are short, and one wants to hear of every source that is refused.
         for number in _with_every_problem(context, stage, left) if stage is CHECK else backend.run(context, stage.name, left):
             meter.count(number)
@@ -124,11 +126,11 @@ def _with_every_problem(context: Context, stage: Stage, numbers: Sequence[int]) 
 class Meter:
     """Says how far a step is, how fast, and how long it will take."""
 
-    def __init__(self, plan: Plan, stage: Stage, left: Sequence[int], at_once: int, progress: Progress) -> None:
+    def __init__(self, plan: Plan, stage: Stage, left: Sequence[int], at_once: int, progress: Progress, bar: Bar | None) -> None:
         by_shard = len(left) > 0 and stage.count(plan) == len(plan.shards)
         self._sizes = {number: plan.shards[number].size if by_shard else 1 for number in left}
-        self._total, self._done = sum(self._sizes.values()), 0
-        self._by_shard, self._name, self._progress = by_shard, stage.name, progress
+        self._total, self._done = max(sum(self._sizes.values()), 1), 0
+        self._by_shard, self._name, self._progress, self._bar = by_shard, stage.name, progress, bar
         self._left, self._at_once = len(left), at_once
         self._start = self._said = time.perf_counter()
         self.amount = f" {self._total / 1e6:.1f} MB" if by_shard and stage.name == "read" else ""
@@ -138,15 +140,16 @@ class Meter:
         self._done += self._sizes[number]
         self._left -= 1
         now = time.perf_counter()
-        seconds = now - self._start
-        if now - self._said < max(REPORT_SECONDS, REPORT_SHARE * seconds) or self._done == self._total:
-            return
-        self._said = now
+        if self._bar is not None:
+            self._bar(self._name, self._done / self._total, self._amount(now - self._start))
+        elif self._left and now - self._said >= max(REPORT_SECONDS, REPORT_SHARE * (now - self._start)):
+            self._said = now
+            self._progress(f"{self._name}: {self._amount(now - self._start)}")
+
+    def _amount(self, seconds: float) -> str:
         # Of the tasks that are being done about half is done.
-        begun = self._done + (self._total - self._done) * min(self._at_once, self._left) / self._left / 2
+        begun = max(self._done + (self._total - self._done) * min(self._at_once, self._left) / max(self._left, 1) / 2, 1)
         rest = duration(seconds * (self._total - begun) / begun)
         if self._by_shard:
-            rate = begun / seconds / 1e6
-            self._progress(f"{self._name}: {self._done / 1e6:.0f} of {self._total / 1e6:.0f} MB, {rate:.1f} MB/s, {rest} left")
-        else:
-            self._progress(f"{self._name}: {self._done:,} of {self._total:,} tasks, {rest} left")
+            return f"{self._done / 1e6:.0f} of {self._total / 1e6:.0f} MB, {begun / max(seconds, 1e-3) / 1e6:.1f} MB/s, {rest} left"
+        return f"{self._done:,} of {self._total:,} tasks, {rest} left"
