@@ -259,6 +259,8 @@ def test_tasks_that_are_not_there_or_share_a_name_are_refused(folder):
 def test_a_changed_task_is_named_and_prepared_anew(folder):
     before, _ = run(folder)
     assert "using the prepared data" in run(folder)[1]
+    with pytest.raises(PreheatError, match=r"no file matches 'task/\*\.jsonl'"):
+        run(folder, tasks=("task/*.jsonl",))  # A slip of the pen does not pass for the tasks that the folder was kept clean of.
     write(folder / "tasks/moons.jsonl", {"question": QUESTION, "choices": ["Saturn", "Mars"], "label": 1})
     with pytest.raises(PreheatError, match=r"the task tasks/moons.jsonl has changed"):
         run(folder)

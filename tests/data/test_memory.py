@@ -9,6 +9,7 @@ import pytest
 
 from preheat import recipe
 from preheat.data import dedup
+from preheat.data.clean.words import Splitter
 from preheat.data.pipeline import Context, Plan, divided
 from preheat.data.pipeline.arrays import ArrayWriter
 from preheat.data.pipeline.stages import in_order
@@ -84,6 +85,18 @@ def test_reading_and_signing_hold_no_shard(tmp_path, monkeypatch):
     gone = growth(tmp_path / "gone", rows, (1000, 4000), ("read",), least=10_000)
     # Of the file, which is smaller than what is read at once, every byte is held several times; an exclusion would take 700.
     assert max(*kept.values(), *gone.values()) < 250
+
+
+def test_words_are_remembered_up_to_their_length(monkeypatch):
+    """Chinese sentences and encoded pictures stand between spaces as words do, and none of them comes again."""
+    monkeypatch.setattr("preheat.data.clean.words.CHARACTERS", 20_000)
+    splitter = Splitter()
+    tracemalloc.start()
+    for number in range(400):
+        assert splitter.words([f"{number}" + "x" * 5_000]).characters == len(f"{number}") + 5_000
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 500_000  # of 2,000,000
 
 
 @pytest.mark.parametrize("boilerplate", [0, 60])

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -413,6 +414,18 @@ def test_on_a_terminal_a_bar_shows_how_far_each_step_is(folder, tmp_path):
     assert not any(" left" in line for line in lines)
 
 
+def test_a_step_that_is_not_divided_by_shards_is_measured_in_tasks(monkeypatch):
+    """Also where it has as many tasks as there are shards, as `compare` has from 16 to 256 of them."""
+    clock, lines = [0.0], []
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    made = plan.Plan(data(), recipe.Tokenizer(kind="gpt2"), VOCAB_SIZE, "", (plan.Shard(0, (File("x", "x", 10_000_000),)),) * 20)
+    assert BY_NAME["compare"].count(made) == 20
+    meter = Meter(made, BY_NAME["compare"], range(20), 1, lines.append, None)
+    clock[0] = 10
+    meter.count(0)
+    assert lines == ["compare: 1 of 20 tasks, 2 min 3 s left"]  # Of the second one half is done: 10 s for 1.5 tasks, and 18.5 are left.
+
+
 def test_half_files_and_damaged_ones_are_not_taken_for_whole(folder, tmp_path, monkeypatch):
     """What a task left is held against its record: cut files, changed bytes, missing files, other versions of the record."""
     run(folder, tmp_path / "expected")
@@ -465,6 +478,53 @@ def test_a_change_redoes_what_depends_on_it_and_nothing_else(folder, tmp_path, m
     assert interrupted(401, held_out="20%", dedup={"jaccard": 0.99}) == ["read", "check", "sign", "group"]
 
 
+ONE, TWO, UNDER, FAR = ("x/one.txt", "x/two.txt", "x/under.txt", "x/far.txt")
+PAIRS = {"pairs": ["x/pairs.jsonl"]}
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ({"a": [ONE, UNDER], "b": [TWO, FAR]}, {"z": [ONE, UNDER], "b": [TWO, FAR]}),
+        ({"a": [ONE, TWO], "b": [UNDER]}, {"a": [ONE], "b": [TWO, UNDER]}),
+        (PAIRS | {"few": ["x/few/*.txt"]}, PAIRS),
+        (PAIRS, PAIRS | {"few": ["x/few/*.txt"]}),
+    ],
+    ids=["another name", "a file in another source", "a source less", "a source more"],
+)
+def test_work_for_other_sources_is_not_taken_for_this(tmp_path, monkeypatch, before, now):
+    """Though the texts of a task are the same: which of two equal texts stays hangs on their sources, what is said of it on its name, and
+    how the groups of similar texts are divided on the number of shards.
+    """
+    place = tmp_path / "x"
+    (place / "few").mkdir(parents=True)
+    for name, seed, end in (("one", 1, "Straße"), ("two", 1, "STRASSE"), ("under", 2, ""), ("far", 3, "")):  # The second is longer.
+        (place / f"{name}.txt").write_text(f"{speech(seed, 400)}\n{end}\n")
+    for number in range(20):
+        (place / f"few/{number}.txt").write_text(speech(100 + number, 40))
+    pairs = [text for n in range(200, 220) for text in (speech(n, 40), speech(n, 40).replace(".", " indeed.", 1))]
+    (place / "pairs.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in pairs))
+    monkeypatch.setattr(plan, "MIN_SHARD", 2_000)
+    monkeypatch.setattr("preheat.data.pipeline.duplicates.GROUP_TASKS", 1)
+
+    def prepared(sources, out):
+        rows = [
+            {"name": name, "paths": paths, "policy": "reference"} | ({"format": "jsonl"} if name == "pairs" else {})
+            for name, paths in sources.items()
+        ]
+        return run(tmp_path, out, recipe.Data.model_validate({"source": rows, "held_out": "0%"}))
+
+    prepared(now, tmp_path / "expected")
+    out = tmp_path / "runs/out"
+    with monkeypatch.context() as patch:
+        patch.setattr(sys.modules["preheat.data.prepare"], "_finish", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            prepared(before, out)
+    prepared(now, out)
+    assert content(out) == content(tmp_path / "expected")
+    assert b"duplicate" in (out / "exclusions.jsonl").read_bytes()
+
+
 def test_tasks_need_whatever_they_read(folder, tmp_path, monkeypatch):
     """Otherwise a change would not reach them."""
     current, seen = [], set()
@@ -494,6 +554,27 @@ def test_tasks_need_whatever_they_read(folder, tmp_path, monkeypatch):
         through_exact = read in ("read", "sign") and ("exact", 0) in needs
         assert (read, other) in needs or through_exact, (stage, number, read, other)
     assert {stage for stage, *_ in seen} == BY_NAME.keys() - {"read"}
+
+
+def test_more_shards_than_files_may_be_open(tmp_path, monkeypatch):
+    """A mapped file is an open file; 1,024 of them are allowed on many machines, and a terabyte has 4,000 shards."""
+    (tmp_path / "x").mkdir()
+    for number in range(120):
+        (tmp_path / f"x/{number:03}.txt").write_text(speech(number // 2, 60))
+    monkeypatch.setattr(plan, "MIN_SHARD", 1)
+    monkeypatch.setattr("preheat.data.pipeline.duplicates.GROUP_TASKS", 2)
+    monkeypatch.setattr("preheat.data.pipeline.duplicates.MOST_GROUP_TASKS", 2)
+    monkeypatch.setattr("preheat.data.pipeline.paragraphs.KEY_TASKS", 2)
+    monkeypatch.setattr("preheat.data.pipeline.texts._OPEN", 4)
+    asked = {"source": [{"name": "x", "paths": ["x/*.txt"], "policy": "reference"}], "dedup": {"paragraphs": True, "paragraph_places": 2}}
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (100, hard))
+    try:
+        manifest, said = run(tmp_path, tmp_path / "out", recipe.Data.model_validate(asked))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert "120 shards" in said
+    assert manifest.sources[0].funnel.kept == 60
 
 
 def test_two_at_once_do_not_mix(tmp_path):

@@ -175,12 +175,12 @@ def existing(
     if manifest.configuration != configuration(data, tokenizer, vocab_size):
         want = "`data`, `tokenizer` and `model.vocab_size` were different then"
         refuse("data.out", "the folder holds data prepared by another configuration", want, fix, file=out)
+    kept_out = tasks.checksums(tasks.kept_out(data, task_globs, folder))
     try:
         files = [resolve(source, folder) for source in data.source]
         before = {name: Manifest.load(folder / name).fingerprint for name in data.dedup.against}
-        kept_out = tasks.checksums(tasks.kept_out(data, task_globs, folder))
     except PreheatError as error:
-        progress(f"using the prepared data in {out}; its sources are no longer there ({error.problems[0].got})")
+        progress(f"using the prepared data in {out}; what it was made from is no longer there ({error.problems[0].got})")
         return manifest
     if listing(data, tokenizer, folder, files) != manifest.inputs.listing:
         got = f"the sources have changed ({sum(map(len, files)):,} files now)"

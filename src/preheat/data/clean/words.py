@@ -17,6 +17,8 @@ import numpy.typing as npt
 
 MEMORY = 1 << 18
 """Different words that are remembered (about 250 bytes each); beyond it the memory starts anew, which costs time and changes no result."""
+CHARACTERS = 1 << 22
+"""So does it beyond so many characters: what stands between spaces may be a sentence of Chinese, or a picture in base64."""
 LONGEST = 200
 """Characters of a run between spaces that is taken apart; encoded data is one word."""
 
@@ -110,7 +112,7 @@ class Splitter:
         """For each run: its words, its words with a letter, the characters of its words, and where its words start."""
         self._words = np.zeros((2048, 3), np.uint64)
         """For each word of each run: its hash, its length, and whether it is no symbol."""
-        self._used = 0
+        self._used = self._characters = 0
 
     def words(self, runs: Sequence[str]) -> Words:
         """The words of a text, given the runs between spaces."""
@@ -130,7 +132,7 @@ class Splitter:
         try:
             return np.fromiter(map(known.__getitem__, runs), np.int64, len(runs))
         except KeyError:
-            if len(known) > MEMORY:
+            if len(known) > MEMORY or self._characters > CHARACTERS:
                 self._forget()
                 known = self._number
             self._learn([run for run in dict.fromkeys(runs) if run not in known])
@@ -154,6 +156,7 @@ class Splitter:
         self._runs = _written(self._runs, first, rows)
         self._words = _written(self._words, self._used, words)
         self._used += len(words)
+        self._characters += sum(map(len, runs))
 
 
 def _written(table: npt.NDArray[_Number], start: int, rows: Sequence[tuple[int, ...]]) -> npt.NDArray[_Number]:

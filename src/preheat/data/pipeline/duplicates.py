@@ -65,6 +65,7 @@ def documents(context: Context, field: str, of: Earlier | None = None) -> npt.ND
 
 
 def _mapped(context: Context, stage: Stage, number: int, name: str) -> npt.NDArray[Any]:
+    """A file of a task. Mapped, it takes a file descriptor until it is forgotten: those of all shards would be too many at a time."""
     out: npt.NDArray[Any] = np.load(context.folder(stage.name, number) / name, mmap_mode="r")
     return out
 
@@ -99,11 +100,11 @@ def _exact(context: Context, number: int, folder: Path) -> None:
     """For each document, the earlier ones included, the number of the one with the same text that stays for it, or -1.
 
     An earlier one stays, else the one in the source that the recipe names first, then the longest, then the first. A file says what all of
-    this was found in, so that a later step that needs this one needs all texts.
+    this was found in, so that a later step that needs this one needs all texts, and the sources that they are of.
     """
     found_in = [[entries(context, stage, n) for stage in (READ.name, SIGN.name)] for n in range(len(context.plan.shards))]
     before = earlier(context)
-    (folder / "found_in.txt").write_text(fingerprint([found_in, before.identity]), "utf-8")
+    (folder / "found_in.txt").write_text(fingerprint([found_in, _exact_settings(context, number)]), "utf-8")
     sources = np.array([*(shard.source for shard in context.plan.shards), -1], np.int32)
     ranks = np.repeat(sources, [*library(context).counts, len(before)]), -documents(context, "characters", before).view(np.int64)
     np.save(folder / STAYS_FOR, dedup.exact_duplicates(documents(context, "key", before), ranks))
@@ -113,27 +114,32 @@ def _every_shard(plan: Plan, number: int) -> list[Reference]:
     return [(stage, shard) for shard in range(len(plan.shards)) for stage in (READ.name, SIGN.name)]
 
 
+def _exact_settings(context: Context, number: int) -> object:
+    """The earlier documents, and for each shard the place and the name of its source: one ranks its documents, the other tells of them."""
+    plan = context.plan
+    return [earlier(context).identity, [[shard.source, plan.data.source[shard.source].name] for shard in plan.shards]]
+
+
 def _nothing(context: Context, number: int) -> None:
     return None
 
 
-EXACT = Stage("exact", lambda plan: 1, _exact, lambda context, number: earlier(context).identity, _every_shard)
+EXACT = Stage("exact", lambda plan: 1, _exact, _exact_settings, _every_shard)
 
 
 def _match_bands(context: Context, number: int, folder: Path) -> None:
     """Documents that share one of the task's bands with another one, and beside each the first of those, which is none of the earlier ones:
     what only they share changes nothing.
     """
-    own, before = len(library(context)), earlier(context)
+    books, before = library(context), earlier(context)
+    own, values = len(books), np.empty(len(books) + len(before), np.uint64)
     staying = np.flatnonzero(np.load(context.folder(EXACT.name) / STAYS_FOR, mmap_mode="r") < 0)
     for band in range(number, BANDS, BAND_TASKS):
-        values = np.concatenate([*(_mapped(context, SIGN, shard, BAND_FILE)[band] for shard in _shards(context)), before.band(band)])
+        for shard, (begin, end) in enumerate(pairwise(books.firsts)):
+            values[begin:end] = _mapped(context, SIGN, shard, BAND_FILE)[band]
+        values[own:] = before.band(band)
         documents, first = dedup.equal_bands(values, staying)
         np.save(folder / EQUAL.format(band), np.stack((documents, first))[:, first < own])
-
-
-def _shards(context: Context) -> range:
-    return range(len(context.plan.shards))
 
 
 BAND = Stage("band", lambda plan: BAND_TASKS * plan.data.dedup.near, _match_bands, _nothing, lambda plan, number: [(EXACT.name, 0)])
@@ -159,7 +165,7 @@ def _group(context: Context, number: int, folder: Path) -> None:
     equal = _Equal(context)
     members, roots = dedup.groups(equal)
     # Consecutive roots go to different tasks; large groups are far between.
-    count = COMPARE.count(context.plan)
+    count = _compare_tasks(context.plan)
     tasks = (np.unique(roots, return_inverse=True)[1] % count).astype(np.uint8)
     with ExitStack() as stack:
         streams = [stack.enter_context((folder / SHARED.format(task)).open("wb")) for task in range(count)]
@@ -176,8 +182,18 @@ def _by_task(tasks: npt.NDArray[np.uint8], count: int) -> list[npt.NDArray[np.in
     return np.split(np.argsort(tasks, kind="stable"), np.cumsum(np.bincount(tasks, minlength=count))[:-1])
 
 
+def _compare_tasks(plan: Plan) -> int:
+    """As the data grows, so does the number of tasks, and not what each of them holds."""
+    return min(max(len(plan.shards), GROUP_TASKS), MOST_GROUP_TASKS) * plan.data.dedup.near
+
+
 GROUP = Stage(
-    "group", lambda plan: 1 * plan.data.dedup.near, _group, _nothing, lambda plan, number: [(BAND.name, task) for task in range(BAND_TASKS)]
+    "group",
+    lambda plan: 1 * plan.data.dedup.near,
+    _group,
+    # The bands may come out the same where there are more or fewer shards, and with them tasks to divide the groups among.
+    lambda context, number: _compare_tasks(context.plan),
+    lambda plan, number: [(BAND.name, task) for task in range(BAND_TASKS)],
 )
 
 
@@ -222,8 +238,7 @@ def _rows(context: Context, members: npt.NDArray[np.int64]) -> npt.NDArray[np.vo
 
 COMPARE = Stage(
     "compare",
-    # As the data grows, so does the number of tasks, and not what each of them holds.
-    lambda plan: min(max(len(plan.shards), GROUP_TASKS), MOST_GROUP_TASKS) * plan.data.dedup.near,
+    _compare_tasks,
     _compare,
     lambda context, number: context.plan.data.dedup.jaccard,
     lambda plan, number: [(EXACT.name, 0), (GROUP.name, 0)],

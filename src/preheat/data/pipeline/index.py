@@ -10,7 +10,7 @@ import json
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from functools import cache
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ import numpy.typing as npt
 from preheat import recipe
 from preheat.data import dedup, split
 from preheat.data.dedup.grams import Hashes
-from preheat.data.dedup.signatures import BANDS
 from preheat.data.manifest import Index, Manifest, entry_of
 from preheat.data.pipeline.plan import RULES_VERSION
 from preheat.data.shards import Shards, opened
@@ -108,16 +107,6 @@ class Earlier:
     def band(self, number: int) -> Hashes:
         """One band of all documents, shape (documents,)."""
         return np.concatenate([np.zeros(0, np.uint64), *(self._bands(i)[number] for i in range(len(self._places)))])
-
-    def bands(self, members: npt.NDArray[np.int64]) -> Hashes:
-        """All bands of some documents, shape (64, members); `members` ascend."""
-        bounds = np.searchsorted(members, self._firsts)
-        own = [
-            self._bands(i)[:, members[begin:end] - self._firsts[i]]
-            for i, (begin, end) in enumerate(pairwise(bounds.tolist()))
-            if end > begin
-        ]
-        return np.concatenate([np.zeros((BANDS, 0), np.uint64), *own], axis=1)
 
     def text(self, number: int) -> str:
         """The text of a document.

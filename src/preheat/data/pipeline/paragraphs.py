@@ -123,11 +123,7 @@ def _repeated(context: Context, number: int, folder: Path) -> None:
     A place in an earlier document stays, else one on the training side, then in the source that the recipe names first, then in the longest
     document, then in the one with the lowest key, and in it the first.
     """
-    parts = []
-    for task in range(PARAGRAPH.count(context.plan)):
-        begin, end = np.load(context.folder(PARAGRAPH.name, task) / "bounds.npy")[number : number + 2].tolist()
-        parts.append(np.load(context.folder(PARAGRAPH.name, task) / "places.npy", mmap_mode="r")[begin:end])
-    places = np.concatenate(parts)
+    places = _places_of(context, number)
     same = dedup.exact_duplicates(places["key"], ())
     several = np.union1d(np.flatnonzero(same >= 0), same[same >= 0])
     places = places[several]
@@ -142,6 +138,18 @@ def _repeated(context: Context, number: int, folder: Path) -> None:
     again = np.sort(again, order=["document", "number"])
     np.save(folder / "again.npy", again)
     np.save(folder / "bounds.npy", np.searchsorted(again["document"], library(context).firsts))
+
+
+def _places_of(context: Context, number: int) -> npt.NDArray[np.void]:
+    """All paragraphs with the hashes of a task of the step `repeated`."""
+    folders = [context.folder(PARAGRAPH.name, task) for task in range(PARAGRAPH.count(context.plan))]
+    bounds = [np.load(folder / "bounds.npy")[number : number + 2].tolist() for folder in folders]
+    out, filled = np.empty(sum(end - begin for begin, end in bounds), PLACE), 0
+    for folder, (begin, end) in zip(folders, bounds, strict=True):
+        # One mapped file at a time: each takes a file descriptor.
+        out[filled : filled + end - begin] = np.load(folder / "places.npy", mmap_mode="r")[begin:end]
+        filled += end - begin
+    return out
 
 
 def _standing(context: Context, numbers: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.integer], ...]:

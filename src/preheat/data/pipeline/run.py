@@ -43,6 +43,8 @@ PHASES = {
     "list": "written",
 }
 """What is said when a step is done; the steps without words are short and count to the next one that has some."""
+BY_SHARD = frozenset({"read", "sign", "paragraph", "shorten", "encode"})
+"""The steps with a task for each shard, in whose bytes they are measured; others may have as many tasks by chance."""
 
 
 class Backend(Protocol):
@@ -127,7 +129,7 @@ class Meter:
     """Says how far a step is, how fast, and how long it will take."""
 
     def __init__(self, plan: Plan, stage: Stage, left: Sequence[int], at_once: int, progress: Progress, bar: Bar | None) -> None:
-        by_shard = len(left) > 0 and stage.count(plan) == len(plan.shards)
+        by_shard = stage.name in BY_SHARD and stage.count(plan) == len(plan.shards)
         self._sizes = {number: plan.shards[number].size if by_shard else 1 for number in left}
         self._total, self._done = max(sum(self._sizes.values()), 1), 0
         self._by_shard, self._name, self._progress, self._bar = by_shard, stage.name, progress, bar
