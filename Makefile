@@ -38,7 +38,7 @@ demo: $(READY)
 	$(BIN)/preheat report $(RUN)
 
 test: $(READY)
-	$(BIN)/python -m pytest -n auto --maxprocesses 8
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8
 
 chaos: $(READY)
 	$(BIN)/python -m pytest -m chaos tests/train/test_chaos.py
