@@ -19,8 +19,11 @@ from preheat.errors import PreheatError
 WORDS = [a + b + c for a in "bcdfgst" for b in "aeiou" for c in ("", "n", "r")]
 VOCAB_SIZE = 300
 TOKENIZER = recipe.Tokenizer(kind="train-bpe")
+DEDUP = {"jaccard": 0.6, "paragraphs": True, "paragraph_places": 2}
+SHARED = " ".join(random.Random(7).choices(WORDS, k=25))
+"""A paragraph of every text."""
 DATA = recipe.Data.model_validate(
-    {"source": [{"name": name, "paths": [f"{name}/*.txt"]} for name in ("a", "b")], "held_out": "10%", "dedup": {"jaccard": 0.6}}
+    {"source": [{"name": name, "paths": [f"{name}/*.txt"]} for name in ("a", "b")], "held_out": "10%", "dedup": DEDUP}
 )
 
 
@@ -29,12 +32,12 @@ def content(out):
 
 
 def text(seed):
-    return " ".join(random.Random(seed).choices(WORDS, k=200)).capitalize() + "."
+    return " ".join(random.Random(seed).choices(WORDS, k=200)).capitalize() + f".\n\n{SHARED.capitalize()}.\n"
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Two sources in shards of a file each, with a copy and a near-copy, and what one process makes of them."""
+    """Two sources in shards of a file each, with a copy, a near-copy and a paragraph that all have, and what one process makes of them."""
     monkeypatch.setattr(plan, "MIN_SHARD", 1)
     for name, first in (("a", 0), ("b", 100)):
         (tmp_path / name).mkdir()
@@ -43,6 +46,7 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "b/copy.txt").write_text(text(1))
     (tmp_path / "b/near.txt").write_text(text(2) + " Indeed.")
     prepare(DATA, TOKENIZER, VOCAB_SIZE, folder=tmp_path, out=tmp_path / "expected", progress=lambda line: None, workers=1)
+    assert "repeated paragraph removed" in (tmp_path / "expected/exclusions.jsonl").read_text()
     return tmp_path
 
 
@@ -106,7 +110,7 @@ def test_slurm_arrays_give_the_same_bytes_and_go_on_after_a_failure(folder, slur
     lines = []
     prepare(DATA, TOKENIZER, VOCAB_SIZE, folder=folder, out=out, progress=lines.append, workers=1)
     assert content(out) == content(folder / "expected")
-    assert sum("tasks were done before" in line for line in lines) == 12
+    assert sum("tasks were done before" in line for line in lines) == 16
     with pytest.raises(PreheatError, match="nothing left to plan"):
         planned(DATA, TOKENIZER, VOCAB_SIZE, folder=folder, out=out)
 
